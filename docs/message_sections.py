@@ -18,7 +18,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"", r"a bug in tpujob|without an error|and no error|not installed beside|from this installation"),
         (r"places/google/error_translation", r"^(the call to|\{host\} answered (\{http\} \{status\}|something))"),
         (r"places/tpu/api/(calls|replies)", r"^(the (API|emulator|queued)|two VMs|worker \{index\}|asked for)"),
-        (r"places/google/project_setup", r"pages"),
+        (r"places/google/project_access", r"pages"),
         (
             r"places/tpu/api/(client|queued_request|calls)",
             r"differ in|UUID|has to be valid|exclude|an operation|up to 7 days",
@@ -49,11 +49,12 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/os_login|places/vms/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
-        (r"places/gke/(?!check)|places/google/objects", r""),
+        (r"places/gke/(?!check)", r""),
+        (r"places/google/objects", r"^(?!there is no bucket)"),
         (r"run/monitor", r"sent back to its queue"),
     ),
     "No usable credentials": (
-        (r"places/google/(credentials|os_login)", r""),
+        (r"places/google/(credentials|project_access)", r""),
         (r"places/google/config", r"CREDENTIALS|default credentials|cannot be read"),
         (r"places/google/error_translation", r"auth application-default login"),
         (r"places/google/known_errors", r"scope|quota project"),
@@ -76,18 +77,19 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "The type, the zone or the price does not fit": (
         (r"places/google/known_errors", r"does not offer|TPU Node"),
-        (r"core/planning/|places/google/storage", r""),
+        (r"core/planning/|places/google/objects", r""),
         (r"client/slices/offers|report/cluster_offers", r"--type|--zone"),
         (r"places/vms/area|places/tpu/api/calls", r"not a zone"),
     ),
     "SSH cannot connect": (
         (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|piped|known_hosts|keys)", r""),
-        (r"client/slices/(shell|copies|ssh_config|forward)|remote/fleet/(forward|side_by_side)", r""),
-        (r"cli/commands/slices/forward", r""),
+        (r"client/slices/(shell|copies|ssh_config)|remote/fleet/(forward|side_by_side)", r""),
+        (r"cli/commands/slices/ssh", r"is no port"),
     ),
     "Setup fails": (
-        (r"vm/data|places/preparation/data", r""),
-        (r"vm/environment|places/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
+        (r"vm/data|places/preparation/buckets", r""),
+        (r"vm/environment|places/preparation/requirements|core/jobfile/requirement_lines", r""),
+        (r"places/preparation/code", r"^(?!.path. is not a directory)"),
         (r"run/monitor", r"^the setup"),
     ),
     "The job fails": ((r"run/monitor", r"failed|was lost:"), (r"errors\.", r"ended with code")),
@@ -95,7 +97,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"(engine|run)/|core/lease/run_and_attempt", r"^the job reached|deadline|too little|reached its end"),
         (r"engine/slices/up_and_down", r"can be extended|longer than 7 days|would have cost"),
     ),
-    "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep|report/comparison/groups", r"")),
+    "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/sweep|report/comparison/groups", r"")),
     "What is shipped": (
         (r"remote/shipping/(git_files|ignore|tree|shipment|sending)", r""),
         (r"client/jobs/job_files", r"shipped"),
@@ -112,10 +114,10 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/credentials", r"emulator|TOKEN_FILE|real credentials"),
         (r"settings|places/google/error_translation", r"ENDPOINT|SPEED|CORES|restart the emulator"),
     ),
-    "The ledger": ((r"ledger/file|engine/guardian/world", r""),),
+    "The ledger": ((r"ledger/file|engine/guardian/loop", r""),),
     "The state directory and the settings": (
         (r"settings|places/google/config|remote/shipping/store", r""),
-        (r"remote/fleet/limits|engine/runtime/locks|cli/dispatch", r"ulimit|file locks|working directory"),
+        (r"remote/fleet/connecting|engine/runtime/locks|cli/dispatch", r"ulimit|file locks|working directory"),
         (r"client/session", r"keys"),
         (r"places/preparation", r"runs_dir"),
     ),
@@ -144,6 +146,6 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/slices/down", r"ever named|matches several"),
         (r"client/results/(logs|pages)", r"run"),
     ),
-    "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
+    "Timers and drill": ((r"client/guarantee/timers|cli/commands/guarantee/(install_gc|drill)", r""),),
     "Mistakes in a command or a job file": ((r"cli/|client/|core/jobfile/|places/", r""),),
 }

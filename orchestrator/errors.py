@@ -1,8 +1,10 @@
-"""Errors, named after what the caller should do next. Everything imports this module; it imports nothing.
+"""Errors, named after what the caller should do next, and their exit codes. Everything imports this module; it imports nothing.
 
 Every failure that reaches the user is one of these: one line about what happened, one `hint` about what to do, and the exit
 code of the process. Errors of libraries (HTTP, SSH, YAML, SQLite) are translated once, in the package that uses the library.
 Assertions are for bugs in tpujob, never for the outside world.
+
+docs/cli.md explains each code; `cli/dispatch.py` ends the process with it.
 """
 
 import signal
@@ -269,3 +271,15 @@ class Interrupted(TpujobError):
         cause = by or ("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
         super().__init__(f"interrupted by {cause}", exit_code=self.BASE + signum)
         self.signum = signum
+
+
+NOT_PROVEN = TeardownUnproven.exit_code  # 75: outranks every other code
+
+
+def exit_code(error: TpujobError | None, *, unproven: bool = False) -> int:
+    """Return the exit code for this error. `unproven`: a slice was released without a proof of its absence."""
+    if unproven:
+        return NOT_PROVEN
+    if isinstance(error, TeardownUnproven):
+        return CloudError.exit_code  # it took long, but the absence is proven now
+    return error.exit_code if error else 0

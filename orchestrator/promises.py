@@ -3,7 +3,7 @@
 docs/bounds.md prints this table with its formulas, docs/guarantee.md the main rows; `tpujob drill`, the fault matrix and the
 simulator compare their measurements with it. It imports nothing of the code that keeps the promises, and that code does not
 import it (tests/unit/test_imports.py): a changed period cannot change a promise.
-tests/unit/test_promises.py derives each number from the periods of the code, so it fails after such a change. All times are
+tests/unit/test_docs.py derives each number from the periods of the code, so it fails after such a change. All times are
 seconds.
 """
 

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.jobfile.cluster import NO_WISH as NO_CLUSTER_WISH
 from orchestrator.core.jobfile.cluster import ClusterWish
-from orchestrator.core.lease import clouds
-from orchestrator.core.lease import timings as claim_timings
+from orchestrator.core.lease import cloud_api
 from orchestrator.core.lease.access import NO_WISH, AccessWish
-from orchestrator.core.lease.timings import Timings
-from orchestrator.core.text import names, text_file
+from orchestrator.core.lease.cloud_api import Timings
+from orchestrator.core.text import names, parsing
 from orchestrator.errors import ConfigError, JobSpecError
 
 if TYPE_CHECKING:
     from orchestrator.core.planning.grants import Grant
     from orchestrator.places.google.config import Found
 
-EMULATED, GOOGLE = clouds.EMULATED, "google"
+EMULATED, GOOGLE = cloud_api.EMULATED, "google"
 GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
 EMULATED_PROJECT = "emulated"
 MAX_EMULATED_CORES = 64
@@ -50,7 +49,7 @@ class Target:
     emulated_cores: int | None = None
     endpoint: str | None = None  # of an emulator that the environment names
     token_file: str | None = None
-    timings: Timings = claim_timings.GOOGLE
+    timings: Timings = cloud_api.GOOGLE
     grants: tuple[Grant, ...] = ()  # quota that is free of charge for the user
 
 
@@ -63,7 +62,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
     if endpoint is not None:
         if problem := loopback_problem(endpoint):
             raise ConfigError(f"TPUJOB_ENDPOINT: {endpoint!r} {problem}", hint="it can only name an emulator; unset it")
-        if kind is not None and not clouds.is_emulated(kind):
+        if kind is not None and not cloud_api.is_emulated(kind):
             raise ConfigError(f"{asked_by} asks for {kind}, TPUJOB_ENDPOINT for an emulator", hint="drop one of them")
         kind, asked_by = EMULATED, "TPUJOB_ENDPOINT"
     emulated = Target(
@@ -81,7 +80,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         timings=timings_of(EMULATED, environ),
         grants=own.get("quota", ()),
     )
-    if kind is not None and clouds.is_emulated(kind):
+    if kind is not None and cloud_api.is_emulated(kind):
         return replace(emulated, why=_emulated_why(endpoint, f"{asked_by} asks for it"))
     explicit = cli_project or environ.get("TPUJOB_PROJECT")
     source = "--project" if cli_project else "TPUJOB_PROJECT"
@@ -92,18 +91,18 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
 
 def timings_of(kind: str, environ: Environ) -> Timings:
     """Return the timings of a cloud; the emulated one is faster by TPUJOB_EMULATED_SPEED. Raises ConfigError."""
-    if not clouds.is_emulated(kind):
-        return claim_timings.GOOGLE
+    if not cloud_api.is_emulated(kind):
+        return cloud_api.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
     if not text:
-        return claim_timings.emulated()
+        return cloud_api.emulated()
     try:
         speed = float(text)
     except ValueError:
         speed = 0.0
     if not 1 <= speed <= 1000:
         raise ConfigError(f"TPUJOB_EMULATED_SPEED: {text!r} is not a number between 1 and 1000", hint="unset it for 30")
-    return claim_timings.emulated(speed)
+    return cloud_api.emulated(speed)
 
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
@@ -135,7 +134,7 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
         else:  # it was chosen for other machines
             why += f"; the zone of {tools.zone.source}, {tools.zone.value}, has no TPUs and is not used"
     return replace(
-        emulated, kind=GOOGLE, timings=claim_timings.GOOGLE, project=project, zone=zone, why=why, source=found.source
+        emulated, kind=GOOGLE, timings=cloud_api.GOOGLE, project=project, zone=zone, why=why, source=found.source
     )
 
 
@@ -187,7 +186,7 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
     effect, and every value is its text.
     """
     try:
-        text = text_file.text_of(path.read_bytes())
+        text = parsing.text_of(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
@@ -231,10 +230,10 @@ def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
 
 
 def _section(name: str, text: str, file: str) -> Any:
-    from orchestrator.core.jobfile import access_keys, gke_keys
+    from orchestrator.core.jobfile import shared_keys
 
     try:
-        return (access_keys if name == "access" else gke_keys).of_settings(text, file)
+        return shared_keys.of_settings(text, file, name)
     except JobSpecError as error:
         raise ConfigError(error.message, hint=f"docs/settings.md lists the keys of `{name}:`") from error
 

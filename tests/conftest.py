@@ -20,12 +20,15 @@ pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows.{topi
 
 from orchestrator import peers  # noqa: E402
 from tests import evidence, surroundings  # noqa: E402
-from tests.browser_fixture import browser  # noqa: E402
 from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
 from tests.cluster.fixture import cluster, own_cluster, shared_cluster  # noqa: E402
 from tests.cluster.gke_fixture import gke  # noqa: E402
 from tests.emulator_fixture import emulator, left_as_found, shared_emulator  # noqa: E402
-from tests.python310_fixture import python310, python310_with_torch  # noqa: E402
+from tests.programs_fixture import (  # noqa: E402
+    browser,
+    python310,
+    python310_with_torch,
+)
 from tests.unit.places.stub_api import stub  # noqa: E402
 from tests.waiting import HANG_S  # noqa: E402
 

@@ -1,12 +1,14 @@
-"""Children that are forked as a DataLoader's workers are: they do something, tell it, and stay until they are killed."""
+"""Processes of the tests that are killed: forked as a DataLoader's workers are, or killed at a chosen line."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from types import FrameType, ModuleType
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -81,3 +83,32 @@ def in_thread(do: Callable[[], T]) -> T:
     thread.start()
     thread.join()
     return answers[0]
+
+
+def dies_at(line: int, module: ModuleType, do: Callable[[], object]) -> bool:
+    """Call `do` in a child process that is killed before line number `line`, counted from 0, that it runs of the module.
+
+    False: it finished before it came so far.
+    """
+    child = os.fork()
+    if child == 0:
+        left = line
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != module.__file__:
+                return None
+            left -= event == "line"
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        try:
+            sys.settrace(trace)
+            do()
+            os._exit(0)
+        finally:
+            os._exit(1)  # never back into pytest
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code == -signal.SIGKILL

@@ -1,10 +1,12 @@
-"""Ledgers as other versions of tpujob wrote them: a real one of schema 11, and what older and newer ones lack and have."""
+"""A ledger in memory, and ledgers as other versions wrote them: a real one of schema 11, and what others lack and have."""
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from orchestrator.ledger import schema
+from orchestrator.ledger import file
+from orchestrator.ledger.ledger import KeptEnds, Ledger
 
 FILES = Path(__file__).parent / "unit" / "ledger"
 SCHEMA_11 = FILES / "schema-11.sqlite3"
@@ -36,8 +38,8 @@ NEWER = (
     *(f"alter table {table} add column colour text not null default 'blue'" for table in ("lease", "run", "attempt")),
     "update lease set purpose = 'lent', held_for = 'a party' where state = 'ready'",
     "update run set spec = json_set(spec, '$.ports', json('{\"a\": 1}'), '$.colour', 'blue')",
-    f"insert into written values ({schema.VERSION + 1}, '9.9.9')",
-    f"pragma user_version = {schema.VERSION + 1}",
+    f"insert into written values ({file.VERSION + 1}, '9.9.9')",
+    f"pragma user_version = {file.VERSION + 1}",
 )
 
 
@@ -57,3 +59,29 @@ def dump(path: Path) -> list[object]:
     """All that is in a ledger, and its version."""
     with closing(sqlite3.connect(path)) as database:
         return [*database.execute("pragma user_version"), *database.iterdump()]
+
+
+class LedgerInMemory(Ledger):
+    """The production ledger without its file: a crash here is of the program, never of the machine."""
+
+    _empty: sqlite3.Connection | None = None  # made from the schema once, and copied from then on
+
+    def __init__(self, path: Path = Path("memory")) -> None:
+        super().__init__(path)
+
+    def _open(self) -> sqlite3.Connection:
+        database = self._connect(":memory:")
+        if LedgerInMemory._empty is not None:
+            LedgerInMemory._empty.backup(database)
+        database.execute("pragma foreign_keys=on")
+        return database
+
+    def _brought_forward(self, database: sqlite3.Connection) -> sqlite3.Connection:
+        LedgerInMemory._empty = super()._brought_forward(database)
+        database = self._connect(":memory:")
+        LedgerInMemory._empty.backup(database)
+        return database
+
+    @property
+    def _ends(self) -> KeptEnds:
+        return KeptEnds(Path(os.devnull))

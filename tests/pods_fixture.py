@@ -71,6 +71,18 @@ def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any
     }
 
 
+def program(place: Path, asked: Mapping[str, Any], archive: bytes | None) -> list[str]:
+    """Lay out what a pod's program finds, and return its arguments."""
+    inside, run = place / "in", place / "run"
+    for each in (inside, run):
+        each.mkdir(parents=True, exist_ok=True)
+    (inside / "agent.zip").write_bytes(agent.pod_archive())
+    (inside / "request.json").write_text(json.dumps(asked))
+    if archive is not None:
+        (inside / "code.tar.gz").write_bytes(archive)
+    return [str(inside / "agent.zip"), "pod", str(inside), str(run)]
+
+
 LEAPING = """
 import os, time
 
@@ -137,24 +149,17 @@ class Pod:
     clock: Callable[[], float] = time.time
 
     def start(self, asked: Mapping[str, Any], env: Mapping[str, str], archive: bytes | None) -> None:
-        inside, run = self.place / "in", self.place / "run"
-        inside.mkdir(parents=True)
-        run.mkdir()
-        (inside / "agent.zip").write_bytes(agent.pod_archive())
-        (inside / "request.json").write_text(json.dumps(asked))
-        if archive is not None:
-            (inside / "code.tar.gz").write_bytes(archive)
+        own = {"TPUJOB_TERMINATION_LOG": str(self.place / "note"), "HOME": str(self.place / "run")}
         self.process = subprocess.Popen(
-            [sys.executable, str(inside / "agent.zip"), "pod", str(inside), str(run)],
+            [sys.executable, *program(self.place, asked, archive)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TPUJOB_TERMINATION_LOG": str(self.place / "note"), "HOME": str(run), **NO_TMP, **env},
+            env={**os.environ, **own, **NO_TMP, **env},
         )
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
         for line in iter(process.stdout.readline, b""):
             self.write(line)
         process.wait()
@@ -216,7 +221,6 @@ class Pod:
         )
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        assert self.process is not None
         self.process.send_signal(number)
 
 

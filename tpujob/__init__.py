@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.client.job import Tpu as Tpu
     from orchestrator.client.job import TpuAlternative as TpuAlternative
     from orchestrator.client.job import Train as Train
-    from orchestrator.client.jobs.exporting import Export as Export
+    from orchestrator.client.jobs.planning import Export as Export
     from orchestrator.client.jobs.planning import PlanPreview as _Plan
     from orchestrator.client.lending import CommandResult as CommandResult
     from orchestrator.client.lending import Slice as Slice
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
-    "client.jobs.exporting": ("Export",),
+    "client.jobs.planning": ("Export", "Plan"),
     "client.events": (
         *("Alert", "Bar", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
         *("SweepResult", "VariantResult", "WorkerEnded", "Workers"),
@@ -82,7 +82,6 @@ _NAMES = {  # module of each name
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
     "client.job": ("Access", "Emulated", "Gke", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
-    "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
     "client.slices.down": ("DownResult", "SliceRelease"),
     "client.slices.held": ("SliceEnd", "SliceStatus"),

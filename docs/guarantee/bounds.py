@@ -8,7 +8,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
-from orchestrator.core.text.durations import format_duration  # noqa: E402
+from orchestrator.core.text.units import format_duration  # noqa: E402
 from orchestrator.promises import PROMISES, Part, PromisedBound, PromiseWorld, bound  # noqa: E402
 
 BEGIN, END = "<!-- bounds: written by docs/guarantee/bounds.py -->", "<!-- end of bounds -->"

@@ -1,15 +1,84 @@
-"""The Cloud TPU catalog: accelerator types, their topologies, the zones that offer them, and dated prices. No decisions.
+"""The Cloud TPU catalog: accelerator types, how users write them, topologies, zones, and dated prices. No decisions.
 
 `tpu_catalog.csv` is read once; `gke` has what GKE calls the same types. Every package may import this one, which uses only the
 standard library: it is the only code that client and emulator share. What the table does not have is None or empty, never zero.
 """
 
-from collections.abc import Sequence
+import csv
+import math
+import pkgutil
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from orchestrator.catalog import spelling
-from orchestrator.catalog.tables import rows_of, sizes_of
+
+def rows_of(file: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file of this package, by the names of its columns."""
+    data = pkgutil.get_data(__package__, file)  # a fifth of the import time of importlib.resources
+    assert data is not None, f"the package was built without {file}"
+    yield from csv.DictReader(line for line in data.decode().splitlines() if not line.startswith("#"))
+
+
+def sizes_of(text: str) -> Iterator[int]:
+    """ "8 16 128..512/128" → 8, 16, 128, 256, 384, 512."""
+    for word in text.split():
+        span, _, step = word.partition("/")
+        first, _, last = span.partition("..")
+        yield from range(int(first), int(last or first) + 1, int(step or 1))
+
+
+# What names a generation, the longer ones first. GKE has v5-lite-podslice, Compute Engine 5lp, the API V5LITE_POD.
+_GENERATIONS = {
+    **dict.fromkeys(("v5litepod", "v5-lite", "v5lite", "v5e", "5lp", "5l", "5e"), "v5e"),
+    **dict.fromkeys(("v5p", "5p"), "v5p"),
+    **dict.fromkeys(("trillium", "v6e", "6e", "v6"), "v6e"),
+    **dict.fromkeys(("ironwood", "7x", "v7"), "tpu7x"),
+    **{name: f"v{name[-2] if name[-1] == 'p' else name[-1]}" for name in ("v4", "4p", "v3", "3p", "v2")},
+    "v5": "v5",  # v5e or v5p
+}
+_NAMES = "|".join(_GENERATIONS)
+_TYPE = re.compile(rf"(?:tpu-?)?v?({_NAMES})-?(?:pod|slice|device|podslice)?(?:[-:/ ]?(\d+(?:x\d+)*))?", re.ASCII)
+_WITHIN = re.compile(rf"(?<![a-z0-9])(?:tpu-?|ct)?v?({_NAMES})(?!\d)")
+_NUMBER = re.compile(r"tpu-?(?=\d(?:[-:/ ]|$))")  # tpu7 is v7
+_MACHINE = re.compile(r"(?:ct|tpu)(\d[a-z]*)-(?:hightpu|standard)-(\d+)t(?:-tpu)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """A generation, and how large a slice of it: by the number of the API's name, by its chips, or by its shape."""
+
+    generation: str  # or how the names of several begin
+    number: int | None = None
+    chips: int | None = None
+    sides: tuple[int, ...] | None = None  # ascending, without those of one chip
+    is_guess: bool = False  # it may be another: of several, or named in a text that is not understood
+
+
+def _spelled(text: str) -> Spelled | None:
+    """Return what a text names, as far as it is understood: at least its generation. None: not even that."""
+    plain = text.strip().lower()[:80].replace("_", "")
+    if machine := _MACHINE.fullmatch(plain):
+        name, chips = machine[1], int(machine[2])
+        if generation := _GENERATIONS.get(name) or _GENERATIONS.get(f"v{name}"):
+            return Spelled(generation, chips=chips)
+    plain = _NUMBER.sub("v", plain)
+    if found := _TYPE.fullmatch(plain):
+        generation, size = _GENERATIONS[found[1]], found[2]
+        if size is None:
+            return Spelled(generation, is_guess=generation == "v5")
+        sides = [int(side) for side in size.split("x")]
+        if len(sides) == 1:
+            return Spelled(generation, number=sides[0])
+        return Spelled(generation, chips=math.prod(sides), sides=_shape(size))
+    named = _WITHIN.findall(plain)  # of a runtime, `v2-alpha-tpuv6e`, the last one counts
+    return Spelled(_GENERATIONS[named[-1]], is_guess=True) if named else None
+
+
+def _shape(topology: str) -> tuple[int, ...]:
+    """Return the sides of a topology in an order of its own, without those of one chip: 2x2 and 2x2x1 are one shape."""
+    return tuple(sorted(side for side in map(int, topology.split("x")) if side > 1))
+
 
 # SkyPilot's catalog v9, where the prices come from, carries no date: this is the month in which they were copied.
 PRICES_AS_OF = "price table 2026-11"
@@ -70,13 +139,13 @@ def canonical(text: str) -> str:
 
     A type that is not in the table is returned unchanged. The API accepts only its own names.
     """
-    written = spelling.read(text)
+    written = _spelled(text)
     if written is None:
         return text
     for kind in _table().types.values():
         if kind.generation != written.generation:
             continue
-        fits = written.chips == kind.chips and written.sides in (None, spelling.shape(kind.topology))
+        fits = written.chips == kind.chips and written.sides in (None, _shape(kind.topology))
         if fits if written.number is None else kind.name.endswith(f"-{written.number}"):
             return kind.name
     return text
@@ -84,8 +153,10 @@ def canonical(text: str) -> str:
 
 def generation(text: str) -> str | None:
     """Return the generation that a text names without a size, whatever it calls it; None if it names none, or a type."""
-    written = spelling.read(text)
-    return written.generation if written is not None and written.is_whole else None
+    written = _spelled(text)
+    if written is None or written.number is not None or written.chips is not None or written.is_guess:
+        return None
+    return written.generation
 
 
 def spoken(accelerator_type: str) -> str:
@@ -159,7 +230,7 @@ def nearest(text: str, *, count: int = 3, among: Sequence[str] = ()) -> list[str
     `among`: the types that count; left out, those of the Cloud TPU API. Where it has none of that generation, all count.
     """
     known = among or [each for each in types() if zones_with(each)]
-    name, written = text.strip().lower(), spelling.read(text)
+    name, written = text.strip().lower(), _spelled(text)
     if name.isdecimal():
         return [each for each in reversed(known) if each.endswith(f"-{name}")][:count]
     if written is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from orchestrator import catalog
-from orchestrator.catalog.tables import rows_of, sizes_of
+from orchestrator.catalog import rows_of, sizes_of
 
 ACCELERATOR_LABEL = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"

@@ -25,21 +25,20 @@ def print_comparison(
     # Only here: `tpujob run` needs none of it unless its job is a sweep.
     from orchestrator.client.results import reports
     from orchestrator.report.comparison import compare as tables
-    from orchestrator.report.comparison import group_tables
-    from orchestrator.report.comparison.group_tables import notes
-    from orchestrator.report.comparison.groups import grouped
-    from orchestrator.report.comparison.remarks import remarks
+    from orchestrator.report.comparison import groups
+    from orchestrator.report.comparison.compare import remarks
+    from orchestrator.report.comparison.groups import grouped, notes
 
     found = reports.compare(session, runs)
-    groups = grouped(found, over) if over else ()
+    groups_ = grouped(found, over) if over else ()
     if as_csv:
-        emit((group_tables.csv_text(groups) if over else tables.csv_text(found)).rstrip("\n"))
+        emit((groups.csv_text(groups_) if over else tables.csv_text(found)).rstrip("\n"))
     elif as_json:
-        emit_json(group_tables.as_json(groups, over) if over else tables.as_json(found))
+        emit_json(groups.as_json(groups_, over) if over else tables.as_json(found))
     elif as_markdown:
-        emit_lines(group_tables.markdown(groups) if over else tables.markdown(found))
+        emit_lines(groups.markdown(groups_) if over else tables.markdown(found))
     else:
-        shown = group_tables.table(groups) if over else tables.table(found)
+        shown = groups.table(groups_) if over else tables.table(found)
         print_table(shown.head, shown.rows, optional=shown.optional, wraps=range(len(shown.head)), head_is_data=True)
         emit()
-        emit_wrapped(notes(groups) if over else remarks(found))
+        emit_wrapped(notes(groups_) if over else remarks(found))

@@ -27,33 +27,38 @@ def _completion(words: Callable[[str], Iterable[tuple[str, str]]]) -> Callable[[
     return complete
 
 
-def _of_runs(typed: str) -> Words:
-    from orchestrator.client.results import known_names
+@_completion
+def runs(typed: str) -> Words:
+    from orchestrator.client.results import history
 
-    found = known_names.runs(typed, MOST_RUNS)
+    found = history.runs_named(typed, MOST_RUNS)
     names = {run.name: f"newest: {attempt.state}" for run, attempt in reversed(found)}
     return [*names.items(), *((run.id, f"{run.name}, {attempt.state}") for run, attempt in found)]
 
 
-def _of_runs_and_sweeps(typed: str) -> Words:
-    from orchestrator.client.results import known_names
+@_completion
+def runs_and_sweeps(typed: str) -> Words:
+    from orchestrator.client.results import history
 
-    return [*((name, "sweep") for name in known_names.sweeps()), *_of_runs(typed)]
-
-
-def _of_slices(typed: str) -> Words:
-    from orchestrator.client.results import known_names
-
-    return [(each.handle, f"{each.accelerator_type}, {each.name.zone}") for each in known_names.slices()]
+    return [*((name, "sweep") for name in history.sweeps()), *runs(typed)]
 
 
-def _of_nodes(typed: str) -> Words:
-    from orchestrator.client.results import known_names
+@_completion
+def slices(typed: str) -> Words:
+    from orchestrator.client.results import history
 
-    return [(each.name.node, each.handle) for each in known_names.slices()]
+    return [(each.handle, f"{each.accelerator_type}, {each.name.zone}") for each in history.slices()]
 
 
-def _of_types(typed: str) -> Words:
+@_completion
+def nodes(typed: str) -> Words:
+    from orchestrator.client.results import history
+
+    return [(each.name.node, each.handle) for each in history.slices()]
+
+
+@_completion
+def types(typed: str) -> Words:
     from orchestrator import catalog
 
     kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
@@ -64,7 +69,8 @@ def _of_types(typed: str) -> Words:
     return [*(spoken | types | generations).items()]
 
 
-def _of_places(typed: str) -> Words:
+@_completion
+def places(typed: str) -> Words:
     """A zone, or a region; after a comma the next one."""
     from orchestrator import catalog
 
@@ -75,7 +81,8 @@ def _of_places(typed: str) -> Words:
     return [(f"{before}{comma}{word}", what) for word, what in words.items()]
 
 
-def _of_job_files(typed: str) -> Words:
+@_completion
+def job_files(typed: str) -> Words:
     """YAML files, and directories on the way to one."""
     directory, slash, _ = typed.rpartition("/")
     parent = Path(f"{directory}{slash}" or ".").expanduser()
@@ -91,13 +98,6 @@ def _of_job_files(typed: str) -> Words:
 
 
 clouds = _completion(lambda typed: [("emulated", "on this machine"), ("google", "Google Cloud")])
-runs = _completion(_of_runs)
-runs_and_sweeps = _completion(_of_runs_and_sweeps)
-slices = _completion(_of_slices)
-nodes = _completion(_of_nodes)
-types = _completion(_of_types)
-places = _completion(_of_places)
 cost_rows = _completion(lambda typed: [("job", ""), ("run", ""), ("project", ""), ("accelerator", "")])
-types_and_places = _completion(lambda typed: [*_of_types(typed), *_of_places(typed)])
-job_files = _completion(_of_job_files)
+types_and_places = _completion(lambda typed: [*types(typed), *places(typed)])
 logs = _completion(lambda typed: [("all", "every worker"), ("0", "worker 0 only")])

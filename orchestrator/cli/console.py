@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.renderer import Console
-from orchestrator.cli.terminal import wrapped
-from orchestrator.exit_codes import NOT_PROVEN
+from orchestrator.cli.renderer import Console, wrapped
+from orchestrator.errors import NOT_PROVEN
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -45,16 +44,6 @@ def exit_code(code: int) -> int:
 def emit(text: str = "") -> None:
     """Print a line of data on stdout. A reader that left is no error; a full disk is one warning, and the command goes on."""
     console().out(console().fit(text))
-
-
-def emit_drawn(text: str) -> None:
-    """Print text on stdout that was drawn from clean cells: what it holds of escapes is color."""
-    console().out(text)
-
-
-def emit_data(text: str) -> None:
-    """Print text on stdout as it is, for another program. It has no control characters; secrets in it are meant to be there."""
-    console().out(text.removesuffix("\n"))
 
 
 def emit_lines(lines: Iterable[str]) -> None:

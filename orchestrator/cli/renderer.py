@@ -10,19 +10,62 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.cli.terminal import ESCAPES, HANG, RESET, color_of, has_color, is_terminal, wrapped
 from orchestrator.client import events
-from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.cli.live_view import LiveView
     from orchestrator.client.shown_logs import Choice, ShownLogs
+
+
+GOOD = {"succeeded", "READY", "ACTIVE", "live", "billing"}
+BAD = {"failed", "error", "unproven", "down", "not", "unknown", "PREEMPTED", "SUSPENDED", "FAILED", "TERMINATED"}
+ESCAPES = {"green": "\x1b[32m", "red": "\x1b[31m", "yellow": "\x1b[33m", "": ""}
+RESET = "\x1b[0m"
+HANG = 9  # columns: a long line goes on below its text, not below its stage
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_color(stream: TextIO) -> bool:
+    """Whether text on the stream may be colored."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def color_of(state: str) -> str:
+    """Return green for what is as it should be, red for what failed or is not proven, yellow for what waits or goes on."""
+    word = state.partition(" ")[0].rstrip(":")
+    return "green" if word in GOOD else "red" if word in BAD else "yellow" if word else ""
+
+
+def wrapped(text: str, stream: TextIO, indent: int = HANG) -> str:
+    """Return the text with its lines wrapped at the width of a terminal, between words; unchanged elsewhere.
+
+    What is in backticks, such as a command to copy, stays on one line, if need be on one that is too long.
+    """
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    if all(len(line.expandtabs()) <= width for line in text.split("\n")):
+        return text
+    import re
+    import textwrap
+
+    fill = functools.partial(textwrap.wrap, width=width, subsequent_indent=" " * indent, break_long_words=False)
+    whole = re.sub("`[^`\n]*`", lambda found: found[0].replace(" ", "\0"), text)
+    lines = (fill(line, break_on_hyphens=False) or [""] for line in whole.split("\n"))
+    return "\n".join(part for parts in lines for part in parts).replace("\0", " ")
+
 
 CALL_LOG = "tpujob.api"  # the logger of the calls to the API
 ACTION = {"warning", "limit", "clock", "hint", "lost", "stop", "recover", "note", "held", "failed", "alive", "status", "end",
@@ -44,17 +87,12 @@ class Console:
         self._chosen_logs: Choice = None
         self._logs_option = ""
         self._logs: dict[str, ShownLogs] = {}  # by the variant of a sweep; a job of its own is ""
-        self._quiet = self._verbose = self._timestamps = False
+        self.is_quiet = self._verbose = self._timestamps = False  # quiet: only results, and what needs action
         self.is_unread = False  # the reader of stdout has left
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether only results and what needs action are printed."""
-        return self._quiet
 
     def be_quiet(self) -> None:
         """Print results from now on, and what needs action; nothing else."""
-        self._quiet = True
+        self.is_quiet = True
 
     def be_verbose(self) -> None:
         """Print every step and every call to the API from now on."""
@@ -92,14 +130,14 @@ class Console:
             match event:
                 case events.Progress():
                     self._progress(event)
-                case events.Running() if not self._quiet:
+                case events.Running() if not self.is_quiet:
                     self._announce_logs(event)
                     self._live().job_runs(event)
                 case events.Workers():
                     self._logs_of(event).begin(event)
                 case events.WorkerEnded():
                     self._logs_of(event).end(event)
-                case events.Metrics() if not self._quiet:
+                case events.Metrics() if not self.is_quiet:
                     self._live().job_reports(event)
                 case events.Notice():
                     self.notice(event.stage, event.text, event.variant)
@@ -107,7 +145,7 @@ class Console:
                     self.alert(event.text)
                 case events.Failure():
                     self._fail(event)
-                case events.LogLines() | events.Bar() if not self._streams_json and not self._quiet:
+                case events.LogLines() | events.Bar() if not self._streams_json and not self.is_quiet:
                     self._announce_logs(event)
                     if self._logs_of(event).takes(event):
                         self._show_log(event)
@@ -135,7 +173,7 @@ class Console:
         ):
             return
         tail = self._logs[event.variant].explanation()
-        if tail is not None and not self._streams_json and not self._quiet:
+        if tail is not None and not self._streams_json and not self.is_quiet:
             self.notice("failed", tail.heading, event.variant)
             self._show_log(events.LogLines(tail.worker, tail.lines, variant=event.variant))
 
@@ -159,7 +197,7 @@ class Console:
 
     def _others(self, width: int) -> str:
         """Return what the workers do whose logs are hidden, in this width; empty if there are none."""
-        from orchestrator.cli.job_line import others_text
+        from orchestrator.cli.live_view import others_text
 
         others = self._logs[""].others() if "" in self._logs else None
         return others_text(others, width) if others else ""
@@ -171,7 +209,10 @@ class Console:
             self.notice("result", result.in_short, result.variant)
             return
         if not self._streams_json:
-            self._show_lines(result.lines, result.state, data=result.detached)
+            if result.detached or self._log_is_data:
+                self.out_stages(result.lines, state=result.state)
+            else:
+                self._write("\n".join(result.lines))
         if result.ended_at is not None:
             took = format_duration(result.ended_at - result.started_at)
             where = events.relative(result.report or result.directory)
@@ -185,19 +226,13 @@ class Console:
             advice = "the same command goes on with them, without `--again`"
             self.notice("sweep", f"stopped; {left} of {len(result.variants)} are left; {advice}")
 
-    def _show_lines(self, lines: Iterable[str], state: str, *, data: bool = False) -> None:
-        if data or self._log_is_data:
-            self.out_stages(lines, state=state)
-        else:
-            self._write("\n".join(lines))
-
     def notice(self, stage: str, text: str, variant: str = "") -> None:
         """Write a line of a stage on stderr; with --quiet only if it needs action. `variant`: of one job of a sweep."""
         if self._live_view is not None:
             self._live_view.step_done()
             if stage in JOB_ENDS:
                 self._live_view.job_ends(variant)
-        if not self._quiet or stage in ACTION:
+        if not self.is_quiet or stage in ACTION:
             begin = f"{variant} " if variant else ""
             self._write(f"{begin}{stage:<8} {text}", color=ESCAPES["yellow"] if stage == "warning" else "", wrap=True)
 
@@ -235,7 +270,7 @@ class Console:
     def _progress(self, event: events.Progress) -> None:
         if self._verbose:
             self.notice(event.stage, event.text, event.variant)
-        elif not self._quiet:
+        elif not self.is_quiet:
             self._live().progress(event)
 
     def _live(self) -> LiveView:

@@ -10,8 +10,8 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from orchestrator.cli.console import console, emit, emit_drawn
-from orchestrator.cli.terminal import color_of, has_color
+from orchestrator.cli.console import console, emit
+from orchestrator.cli.renderer import color_of, has_color
 
 GAP = 2  # spaces between two columns
 LEAST_WRAPPED, LEAST_SHORTENED = 8, 8  # columns
@@ -47,7 +47,8 @@ def print_table(
         return
     width = shutil.get_terminal_size().columns
     shown, widths = fit([head, *body], width, optional=optional, shortens=shortens, wraps=wraps)
-    emit_drawn(_drawn(head, body, shown, widths, right=right, states=states, shortens=shortens))
+    # Drawn from clean cells: what it holds of escapes is color.
+    console().out(_drawn(head, body, shown, widths, right=right, states=states, shortens=shortens))
 
 
 def fit(

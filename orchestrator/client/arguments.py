@@ -3,8 +3,7 @@
 import math
 from datetime import timedelta
 
-from orchestrator.core.text.durations import parse_duration
-from orchestrator.core.text.sizes import parse_size
+from orchestrator.core.text.units import parse_duration, parse_size
 from orchestrator.errors import UserError
 
 Duration = str | timedelta

@@ -1,7 +1,5 @@
 """What the calls of the Python API share: which error a call raises, and how it listens to events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

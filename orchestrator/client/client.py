@@ -16,14 +16,13 @@ from orchestrator.client import lookup
 from orchestrator.client.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, seconds, seconds_if_given, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
 from orchestrator.client.events import RunResult, SweepResult
-from orchestrator.client.functions import mapping
+from orchestrator.client.functions import outcome
 from orchestrator.client.functions.function import RemoteFunction
 from orchestrator.client.functions.function import function as remote
 from orchestrator.client.guarantee.gc import GcResult, area_of, collect_garbage
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
-from orchestrator.client.jobs.exporting import Export, export
-from orchestrator.client.jobs.planning import PlanPreview, preview
+from orchestrator.client.jobs.planning import Export, PlanPreview, export, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice
 from orchestrator.client.results import costs, history, logs, pages, reports
@@ -31,10 +30,10 @@ from orchestrator.client.results.costs import Since
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
 from orchestrator.client.slices.down import DownResult, take_down
-from orchestrator.client.slices.forward import PortWish, forwarding
 from orchestrator.client.slices.held import SliceEnd, SliceStatus
 from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as slice_offers
+from orchestrator.client.slices.shell import PortWish, forwarding
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up
@@ -75,7 +74,9 @@ class Run:
     @property
     def state(self) -> str:
         """Its state now: pending, setup, running, collecting; at the end succeeded, failed, interrupted or error."""
-        return self._client._state(self.id)
+        with self._client._session() as session:
+            session.recover()
+            return str(session.ledger.run(self.id)[1].state)
 
     def logs(self, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one; with `follow`, until the run has ended. See `Client.logs`."""
@@ -294,7 +295,7 @@ class Client:
         """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
         with self._session(on_event) as session:
             result = swept(run_sweep(session, sweep, path_of(job), again=again))
-            return mapping.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
+            return outcome.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
 
     # -- slices --------------------------------------------------------------------------------------------------------
 
@@ -475,11 +476,6 @@ class Client:
     def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
         with self._session(on_event) as session:
             return successful(session, start_run(session, spec_of(job), path_of(job), options))
-
-    def _state(self, run: str) -> str:
-        with self._session() as session:
-            session.recover()
-            return str(session.ledger.run(run)[1].state)
 
 
 def _idle_s(idle: Duration | None) -> float | None:

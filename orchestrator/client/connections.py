@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import places, settings
-from orchestrator.core.lease.clouds import is_emulated
+from orchestrator.core.lease.cloud_api import Cloud, is_emulated
 from orchestrator.errors import TpujobError
 from orchestrator.places.desk import Address, Emulator
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
-    from orchestrator.core.lease.cloud_api import Cloud
     from orchestrator.emulator.daemon.control import Endpoint
     from orchestrator.engine.guardian.process import Guardian
 

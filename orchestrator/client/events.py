@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.metric_lines import NotFinite
+from orchestrator.core.text.parsing import NotFinite
 from orchestrator.core.text.redaction import Redactor
+from orchestrator.core.text.units import format_duration
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class Reporter:
         """A line of the engine."""
         from orchestrator.core.lease.run_and_attempt import WorkerEnd
         from orchestrator.engine.effects.base import JobClock, SliceWorkers  # its caller has it imported
-        from orchestrator.report.files.log_files import log_directory
+        from orchestrator.report.files.artifact_files import log_directory
 
         match told.about:
             case None:

@@ -23,8 +23,15 @@ from orchestrator.core.lease.cloud_api import NO_CLOUD
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.errors import CloudUnavailable, ConfigError, Interrupted, TeardownUnproven, TpujobError, UnknownLease
-from orchestrator.exit_codes import NOT_PROVEN
+from orchestrator.errors import (
+    NOT_PROVEN,
+    CloudUnavailable,
+    ConfigError,
+    Interrupted,
+    TeardownUnproven,
+    TpujobError,
+    UnknownLease,
+)
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
@@ -111,7 +118,7 @@ class Session:
     # -- the world ------------------------------------------------------------------------------------------------
 
     def now(self, cloud: str | None = None) -> float:
-        """Return the ledger's time of this session's cloud, or of another one, in unix seconds (`core.lease.timekeeping`)."""
+        """Return the ledger's time of this session's cloud, or of another one, in unix seconds (`ledger.clocks`)."""
         return self.clocks.now(cloud or self.target.kind)
 
     def certain_now(self) -> float:
@@ -159,10 +166,10 @@ class Session:
 
     def check_machine(self, workers: int = 0, files_each: int = 1) -> None:
         """Raise ConfigError for what would end a run on so many workers once its slice is billed."""
-        from orchestrator.remote.fleet import limits
+        from orchestrator.remote.fleet.connecting import check_limits
 
         self.locks.check()
-        limits.check(workers, files_each)
+        check_limits(workers, files_each)
 
     def run_of(self, lease: Lease) -> RunRecord | None:
         """Return the run of a lease."""
@@ -338,7 +345,7 @@ class Session:
 
     def note(self, released: Released) -> None:
         """Report how a release ended, and remember it for the exit code."""
-        from orchestrator.core.text.times import clock
+        from orchestrator.core.text.units import clock
 
         if released.gone:
             self.unproven.pop(released.lease.id, None)

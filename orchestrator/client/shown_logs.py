@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.client.events import Bar, LogLines, WorkerEnded, Workers, relative
-from orchestrator.core.text.alike import masked, worker_names
+from orchestrator.core.text.terminal import masked, worker_names
 from orchestrator.errors import UserError
 
 ALL_BELOW = 8  # so many workers are too many to read all of their lines

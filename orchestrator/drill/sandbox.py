@@ -1,4 +1,4 @@
-"""A private sandbox for one disaster: a directory, an emulator, and the real CLI in processes of its own.
+"""A private sandbox for one disaster: a directory, an emulator, the real CLI in processes of its own, and what they measure.
 
 Leaving it ends every process that it started, whatever happened, and leaves no file.
 """
@@ -16,12 +16,49 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator.drill.measure import KillTimes
 from orchestrator.emulator.daemon import control
+
+
+@dataclass(slots=True)
+class KillTimes:
+    """When the CLI, and when every local process, was killed (Unix seconds); None: never."""
+
+    cli_at: float | None = None
+    local_at: float | None = None
+
+
+def unclaimed_s(bills: list[dict[str, Any]], claim_ended_at: float, now: float) -> float:
+    """Return the seconds that all nodes together were billed after the end of the claim; `now` ends open bills."""
+    unclaimed = 0.0
+    for bill in bills:
+        until = now if bill["until"] is None else bill["until"]
+        unclaimed += max(0.0, until - max(claim_ended_at, bill["since"]))
+    return unclaimed
+
+
+def ended_by(deletes: list[dict[str, Any]], bills: list[dict[str, Any]], killed: KillTimes) -> str:
+    """Return what sent the last delete that the API accepted before the end: CLI, guardian, watchdog, gc or nothing.
+
+    The request log distinguishes VMs from clients; clients differ by what was still running to send the call.
+    """
+    until = {bill["name"].rpartition("/")[2]: bill["until"] for bill in bills}
+    if None in until.values():
+        return "nothing"
+    accepted = [row for row in deletes if row["status"] == 200 and row["at"] <= until.get(row["node"], 0.0)]
+    if not accepted:
+        return "nothing"
+    last = max(accepted, key=lambda row: row["at"])
+    if last["caller"] == "vm":
+        return "watchdog"
+    if killed.local_at is not None and last["at"] > killed.local_at:
+        return "gc"
+    return "guardian" if killed.cli_at is not None and last["at"] > killed.cli_at else "CLI"
+
 
 PATIENCE_S = 45.0  # for the preparation of a disaster, to which no promise applies
 POLL_S = 0.02

@@ -29,15 +29,15 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
     from orchestrator import open_files
+    from orchestrator.emulator import state
     from orchestrator.emulator.daemon import daemon
-    from orchestrator.emulator.state import store
 
     if (limit := open_files.allow(OPEN_FILES)) < OPEN_FILES:
         workers = limit // OPEN_FILES_EACH
         logging.warning("the hard limit of open files is %d, enough for some %d workers: `ulimit -Hn`", limit, workers)
     try:
         daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd), options.end_fd)
-    except (store.AlreadyRunning, store.DamagedState, OSError, ValueError) as error:
+    except (state.AlreadyRunning, state.DamagedState, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -1,30 +1,76 @@
-"""The ledger's time of each cloud: the boot clock of this machine, anchored in the ledger."""
+"""The ledger's time of each cloud: how much time has passed, by the boot clock of this machine, anchored in the ledger.
+
+While the machine runs, the difference of its boot clock is the time that has passed. Across a restart it is the difference
+of the server's Date headers, less two seconds. Where neither is known, no time has passed: nothing settles and nothing
+expires. So ledger time never runs ahead of the time that has really passed. The wall clock only sets its start, so that
+it reads well.
+
+Each cloud has a ledger time of its own: one server's clock says nothing about the leases of another cloud.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator import boot_clock
-from orchestrator.core.lease import timekeeping
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.ledger.file import LedgerUnavailable
+
+DATE_ERROR_S = 2.0  # a Date header has whole seconds, and two servers need not agree
+QUICK_S = 5.0  # a slower reply is no good measurement of the server's clock
+DRIFT_S = 1.0  # a smaller difference is not worth a write
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Where one boot of this machine lies on the ledger time."""
+
+    boot: str  # the boot's id
+    zero: float  # the ledger time, in unix seconds, at which the boot clock was 0
+    sure: bool = True  # False: after a restart, until the cloud says how long it took; `zero` is then a lower bound
+    ahead_s: float | None = None  # how far the server's clock is ahead of ledger time, at most; None: never compared
+
+    def now(self, boot_s: float) -> float:
+        """Return the ledger time, in unix seconds, at `boot_s` seconds after this boot."""
+        return self.zero + boot_s
+
+
+def anchored(before: Anchor | None, leases: Iterable[Lease], *, boot: str, boot_s: float, wall: float) -> Anchor:
+    """Return the anchor of this boot. `leases` are the open ones: their times must continue from where they were."""
+    known = [at for lease in leases for at in _past(lease)]
+    if before is not None and before.boot == boot and (before.sure or known):
+        return before
+    if not known:  # nothing has to continue: also after a restart at which the cloud did not answer
+        return Anchor(boot, wall - boot_s)
+    ahead_s = None if before is None else before.ahead_s
+    return Anchor(boot, max(known) - boot_s, sure=False, ahead_s=ahead_s)
+
+
+def _past(lease: Lease) -> Iterable[float]:
+    times = (lease.created_at, lease.sent_at, lease.ready_at, lease.detached_at, lease.down_at)
+    return (at for at in times if at is not None)
+
+
+def synchronized(anchor: Anchor, server_now: float, *, asked_s: float, boot_s: float) -> Anchor:
+    """Return the anchor after a reply that carried the server's time.
+
+    `asked_s` and `boot_s` are this machine's boot clock when the request left and when the reply came.
+    """
+    ahead_s = anchor.ahead_s
+    if not anchor.sure:
+        zero = anchor.zero if ahead_s is None else max(anchor.zero, server_now - ahead_s - DATE_ERROR_S - boot_s)
+        anchor = replace(anchor, zero=zero, sure=True)
+    measured_s = server_now - anchor.now(asked_s)
+    if ahead_s is None or (boot_s - asked_s < QUICK_S and abs(measured_s - ahead_s) > DRIFT_S):
+        anchor = replace(anchor, ahead_s=measured_s)
+    return anchor
 
 
 class Anchors(Protocol):
     """Where the anchors are kept: the ledger."""
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor: ...
-
-
-class HostClock(Protocol):
-    """The clocks of a machine."""
-
-    def boot_id(self) -> str: ...
-
-    def boot_s(self) -> float: ...
-
-    def wall(self) -> float: ...
 
 
 class ThisHostClock:
@@ -40,9 +86,9 @@ class ThisHostClock:
 
 
 class Clocks:
-    """One for each `Ledger`. All times are unix seconds of the ledger's time (`core.lease.timekeeping`)."""
+    """One for each `Ledger`. All times are unix seconds of the ledger's time (`ledger.clocks`)."""
 
-    def __init__(self, anchors: Anchors, host: HostClock | None = None) -> None:
+    def __init__(self, anchors: Anchors, host: ThisHostClock | None = None) -> None:
         self._anchors, self._host = anchors, host or ThisHostClock()
         self._known: dict[str, Anchor] = {}
 
@@ -60,10 +106,8 @@ class Clocks:
     def synchronize(self, cloud: str, server_now: float, asked_at: float) -> None:
         """Take the time from the server's Date in a reply that has just come, to a call made at `asked_at` (`now`)."""
         asked_s = asked_at - self._anchor(cloud).zero
-        self._anchor(
-            cloud,
-            lambda anchor: timekeeping.synchronized(anchor, server_now, asked_s=asked_s, boot_s=self._host.boot_s()),
-        )
+        now_s = self._host.boot_s
+        self._anchor(cloud, lambda anchor: synchronized(anchor, server_now, asked_s=asked_s, boot_s=now_s()))
 
     def _anchor(self, cloud: str, then: Callable[[Anchor], Anchor] | None = None) -> Anchor:
         known = self._known.get(cloud)
@@ -74,7 +118,7 @@ class Clocks:
         def change(before: Anchor | None, leases: list[Lease]) -> Anchor:
             if known is not None and (before is None or before.boot != boot):
                 before = known  # the ledger could not be written
-            anchor = timekeeping.anchored(before, leases, boot=boot, boot_s=boot_s, wall=wall)
+            anchor = anchored(before, leases, boot=boot, boot_s=boot_s, wall=wall)
             return anchor if then is None else then(anchor)
 
         try:

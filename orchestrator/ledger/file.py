@@ -1,6 +1,8 @@
-"""The file of the ledger: how it is opened, shared with forked children, written in transactions, and refused.
+"""The file of the ledger: how it is opened, its tables, shared with forked children, written in transactions, and refused.
 
 `ledger.ledger` has what is in it.
+
+`schema.sql` says all that there is. A step that adds more than tables, indexes and columns has its line in `bring_forward`.
 """
 
 import os
@@ -8,12 +10,76 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from orchestrator import fork
+from orchestrator import __version__, fork
 from orchestrator.errors import TpujobError
-from orchestrator.ledger import schema
+
+VERSION = 12  # of schema.sql
+
+
+def version_of(database: sqlite3.Connection) -> int:
+    """Return the version of the file; 0: it is empty."""
+    (version,) = database.execute("pragma user_version").fetchone()
+    return int(version)
+
+
+def written_by(database: sqlite3.Connection) -> str:
+    """Return the version of the tpujob that wrote the tables as they are."""
+    (tpujob,) = database.execute("select tpujob from written order by schema desc limit 1").fetchone()
+    return str(tpujob)
+
+
+def bring_forward(database: sqlite3.Connection) -> None:
+    """Give the file what it lacks of `schema.sql`. Nothing in it changes when this ends early, by whatever cause.
+
+    Another process may be at it, too: this one waits for it, and finds nothing to do.
+    """
+    with closing(sqlite3.connect(":memory:")) as wanted:
+        wanted.executescript(_script())
+        database.execute("begin immediate")
+        try:
+            if version_of(database) < VERSION:
+                if "scope" in _columns(database, "sweep"):  # until version 6 a sweep was what is a gc run now
+                    database.execute("alter table sweep rename to gc_run")
+                _add_missing(database, wanted)
+                database.execute("insert into written values (?, ?)", (VERSION, __version__))
+                database.execute(f"pragma user_version = {VERSION}")
+            database.execute("commit")
+        except BaseException:
+            if database.in_transaction:  # a full disk has ended it already
+                database.execute("rollback")
+            raise
+
+
+def _script() -> str:
+    from importlib import resources
+
+    return resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+def _add_missing(database: sqlite3.Connection, wanted: sqlite3.Connection) -> None:
+    there = {name for (name,) in database.execute("select name from sqlite_master")}
+    made = "select type, name, sql from sqlite_master where sql is not null and name not like 'sqlite_%' order by rowid"
+    for kind, name, sql in wanted.execute(made):
+        if name not in there:
+            database.execute(sql)
+        elif kind == "table":
+            here = _columns(database, name)
+            for column, definition in _columns(wanted, name).items():
+                if column not in here:
+                    database.execute(f"alter table {name} add column {column} {definition}")
+
+
+def _columns(database: sqlite3.Connection, table: str) -> dict[str, str]:
+    """Return the definition of each column; empty if there is no such table."""
+    query = 'select name, type, "notnull", dflt_value from pragma_table_info(?)'
+    return {
+        name: f"{kind}{' not null' if required else ''}{'' if default is None else f' default {default}'}"
+        for name, kind, required, default in database.execute(query, (table,))
+    }
+
 
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 BUSY_POLL_S = 0.01
@@ -32,7 +98,7 @@ class LedgerIsNewer(LedgerUnavailable):
 
     def __init__(self, path: Path, version: int, by: str) -> None:
         super().__init__(
-            f"the ledger {path} was written by a newer tpujob, {by} (schema {version}, this one has {schema.VERSION})",
+            f"the ledger {path} was written by a newer tpujob, {by} (schema {version}, this one has {VERSION})",
             hint=f"install tpujob {by}; until then `tpujob status`, `cancel`, `down` and `gc` work, and nothing new is created",
         )
 
@@ -58,9 +124,9 @@ class LedgerFile:
         fork.register(self)
         with self._lock, _translated(path):
             self._connection = self._connected()
-            version = schema.version_of(self._connection)
-            if version > schema.VERSION:  # later that is no hindrance: what this process has begun goes on
-                self.newer = LedgerIsNewer(path, version, schema.written_by(self._connection))
+            version = version_of(self._connection)
+            if version > VERSION:  # later that is no hindrance: what this process has begun goes on
+                self.newer = LedgerIsNewer(path, version, written_by(self._connection))
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -81,7 +147,7 @@ class LedgerFile:
             # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
             database = self._connect(f"{self.path.absolute().as_uri()}?immutable=1")
         with _closed_if_refused(database):
-            if schema.version_of(database) < schema.VERSION:
+            if version_of(database) < VERSION:
                 database = self._brought_forward(database)
         return database
 
@@ -164,14 +230,14 @@ class LedgerFile:
     def _brought_forward(self, database: sqlite3.Connection) -> sqlite3.Connection:
         """Return the ledger with the tables of this tpujob: the file, or a copy to read, where the file cannot be written."""
         try:
-            schema.bring_forward(database)
+            bring_forward(database)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in UNWRITABLE or schema.version_of(database) == 0:
+            if error.sqlite_errorcode & 0xFF not in UNWRITABLE or version_of(database) == 0:
                 raise
             copy = self._connect("file::memory:")
             with _closed_if_refused(copy):
                 database.backup(copy)
-                schema.bring_forward(copy)
+                bring_forward(copy)
                 copy.execute("pragma query_only=on")
             database.close()
             return copy

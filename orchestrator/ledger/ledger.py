@@ -6,22 +6,93 @@ appends the event, and is committed with `synchronous=FULL`: when `record` retur
 
 import contextlib
 import json
+import os
 import re
-import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCanceled, RunRecord
-from orchestrator.core.lease.timekeeping import Anchor
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled, RunRecord
+from orchestrator.core.lease.run_spec import read
 from orchestrator.errors import UnknownLease, UnknownRun
 from orchestrator.ledger import rows
-from orchestrator.ledger.ends import KeptEnds
+from orchestrator.ledger.clocks import Anchor
 from orchestrator.ledger.file import LedgerFile, LedgerUnavailable
 from orchestrator.ledger.rows import GcRun, SweepRecord, marks
+
+End = attempts.AttemptEnded | attempts.ResultsCollected
+ROOM_BYTES = 16384
+_KINDS: dict[str, type[End]] = {kind.__name__: kind for kind in (attempts.AttemptEnded, attempts.ResultsCollected)}
+
+
+class KeptEnds:
+    """How attempts ended, kept beside a ledger that could not be written, until a later command records it. Raises nothing.
+
+    Without that, recovery would call a run whose process is gone interrupted, also one that succeeded. There is one file for
+    each attempt that has not ended in the ledger: a line for each end, then blanks. Room for it is taken when the attempt
+    begins: the disk may be full when it ends. `directory` has nothing else in it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def follow(self, *events: object) -> None:
+        """Take room for the ends of attempts that began, and drop those of attempts that ended: the ledger has these events."""
+        for event in events:
+            if isinstance(event, Began):
+                with contextlib.suppress(OSError):
+                    self._directory.mkdir(mode=0o700, exist_ok=True)
+                    self._write(event.attempt.id, b" " * ROOM_BYTES, 0)
+            elif isinstance(event, End):
+                self.drop(event.attempt_id)
+
+    def keep(self, *events: object) -> None:
+        """Keep the ends among the events, after those that are kept: the ledger decides which one counts."""
+        for end in (event for event in events if isinstance(event, End)):
+            line = json.dumps({"kind": type(end).__name__, **asdict(end)}).encode() + b"\n"
+            with contextlib.suppress(OSError):
+                used = len(self._read(end.attempt_id).rstrip(b" "))
+                if used + len(line) <= ROOM_BYTES:  # a ledger that stays full has one more end with every command
+                    self._write(end.attempt_id, line, used)
+
+    def every(self) -> Iterator[tuple[str, list[End]]]:
+        """Yield each attempt with its ends in their order; with none, while it goes on or if it was killed."""
+        with contextlib.suppress(OSError):
+            for path in sorted(self._directory.iterdir()):
+                lines = self._read(path.name).splitlines()
+                yield path.name, [end for line in lines if (end := _end(line)) is not None]
+
+    def drop(self, attempt_id: str) -> None:
+        """Forget the attempt: its end is in the ledger."""
+        with contextlib.suppress(OSError):
+            (self._directory / attempt_id).unlink()
+
+    def _read(self, attempt_id: str) -> bytes:
+        try:
+            return (self._directory / attempt_id).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _write(self, attempt_id: str, data: bytes, at: int) -> None:
+        file = os.open(self._directory / attempt_id, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(file, data, at)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def _end(line: bytes) -> End | None:
+    try:
+        values = json.loads(line)
+        return read(_KINDS[values["kind"]], values)
+    except (ValueError, KeyError, TypeError):  # blanks, or written by halves
+        return None
+
 
 KEPT_GC_RUNS = 100
 SWEEP_CANCELED = "sweep_canceled"
@@ -216,7 +287,7 @@ class Ledger(LedgerFile):
     def attempts_open(self) -> list[Attempt]:
         """Return the attempts that have not ended; those in a state of a newer tpujob are for that one to judge."""
         self._record_kept()
-        words = [state.value for state in AttemptState if not state.ended]
+        words = [state.value for state in attempts.AttemptState if not state.ended]
         with self._reading():
             return self._attempts(f"where state in ({marks(words)})", *words)
 
@@ -234,8 +305,8 @@ class Ledger(LedgerFile):
     def gc_runs(self, of_cloud: str, of_project: str | None = None) -> list[GcRun]:
         """Return the gc runs of one project, or of the whole cloud, newest first."""
         with self._reading():
-            selected = self._select("gc_run", rows.GC_COLUMNS, "where cloud = ? order by at desc", of_cloud)
-            found = [rows.gc_run_of(row) for row in selected]
+            tail = "where cloud = ? order by at desc"
+            found = [rows.gc_run_of(row) for row in self._select("gc_run", rows.GC_COLUMNS, tail, of_cloud)]
         return [ran for ran in found if of_project in (None, ran.project)]
 
     def sweeps(self) -> list[SweepRecord]:
@@ -268,8 +339,9 @@ class Ledger(LedgerFile):
     def _attempts(self, tail: str, *values: str) -> list[Attempt]:
         return [rows.attempt_of(row) for row in self._select("attempt", rows.ATTEMPT_COLUMNS, tail, *values)]
 
-    def _select(self, table: str, columns: Iterable[str], tail: str, *values: str | int) -> sqlite3.Cursor:
-        return self._db.execute(f"select {', '.join(columns)} from {table} {tail}", values)  # noqa: S608
+    def _select(self, table: str, columns: Sequence[str], tail: str, *values: str | int) -> Iterator[dict[str, Any]]:
+        for row in self._db.execute(f"select {', '.join(columns)} from {table} {tail}", values):  # noqa: S608
+            yield dict(zip(columns, row, strict=True))
 
     def _last_attempt(self, run_id: str | None) -> Attempt | None:
         found = self._attempts("where run_id = ? order by rowid desc limit 1", run_id) if run_id is not None else []

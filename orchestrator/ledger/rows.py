@@ -68,9 +68,8 @@ def lease_row(lease: Lease) -> dict[str, Any]:
     return row | {"route": json.dumps(asdict(lease.route))}
 
 
-def lease_of(row: tuple[Any, ...]) -> Lease:
+def lease_of(data: dict[str, Any]) -> Lease:
     """Return the lease of a row with LEASE_COLUMNS."""
-    data = dict(zip(LEASE_COLUMNS, row, strict=True))
     project, zone, node, queued = (data.pop(column) for column in _NAME_COLUMNS)
     name = SliceName(project, zone, node, bool(queued))
     # A word of a newer tpujob reads as what may be billed, and is not to be touched but by the user.
@@ -82,9 +81,8 @@ def lease_of(row: tuple[Any, ...]) -> Lease:
     return Lease(name=name, understood=understood, **data)
 
 
-def run_of(row: tuple[Any, ...]) -> RunRecord:
+def run_of(data: dict[str, Any]) -> RunRecord:
     """Return the run of a row with RUN_COLUMNS."""
-    data = dict(zip(RUN_COLUMNS, row, strict=True))
     return RunRecord(**data | {"spec": RunSpec.of(_values(data["spec"]))})
 
 
@@ -93,15 +91,13 @@ def run_row(run: RunRecord) -> dict[str, Any]:
     return {column: getattr(run, column) for column in RUN_COLUMNS} | {"spec": json.dumps(run.spec.values)}
 
 
-def gc_run_of(row: tuple[Any, ...]) -> GcRun:
+def gc_run_of(data: dict[str, Any]) -> GcRun:
     """Return the gc run of a row with GC_COLUMNS."""
-    data = dict(zip(GC_COLUMNS, row, strict=True))
     return GcRun(**data | {"complete": bool(data["complete"])})
 
 
-def sweep_of(row: tuple[Any, ...]) -> SweepRecord:
+def sweep_of(data: dict[str, Any]) -> SweepRecord:
     """Return the sweep of a row with SWEEP_COLUMNS."""
-    data = dict(zip(SWEEP_COLUMNS, row, strict=True))
     return read(SweepRecord, data | {"variants": _values(data["variants"])})
 
 
@@ -110,9 +106,8 @@ def marks(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-def attempt_of(row: tuple[Any, ...]) -> Attempt:
+def attempt_of(data: dict[str, Any]) -> Attempt:
     """Return the attempt of a row with ATTEMPT_COLUMNS."""
-    data = dict(zip(ATTEMPT_COLUMNS, row, strict=True))
     return Attempt(**data | {"state": _word(data["state"], AttemptState.RUNNING)})
 
 

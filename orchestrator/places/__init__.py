@@ -11,7 +11,7 @@ import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from orchestrator.core.lease.clouds import is_emulated as is_emulated
+from orchestrator.core.lease.cloud_api import is_emulated as is_emulated
 
 if TYPE_CHECKING:
     from orchestrator.places.area import Areas

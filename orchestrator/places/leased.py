@@ -11,15 +11,13 @@ from orchestrator.engine.effects.base import Report, Sleep
 from orchestrator.engine.effects.cloud import GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase
 from orchestrator.engine.leases import standing
-from orchestrator.engine.leases.cancellation import record_cancel
-from orchestrator.engine.leases.standing import SliceProblem
+from orchestrator.engine.leases.standing import SliceProblem, record_cancel
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
     from orchestrator.places.desk import Desk
     from orchestrator.places.place import Standing, Watch
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.fleet.steps import FleetStatus
+    from orchestrator.remote.fleet.port import Crew, FleetStatus
     from orchestrator.remote.transfer.collect import CollectResult
 
 STOP_GRACE_S = 10.0

@@ -23,13 +23,12 @@ from orchestrator.errors import TpujobError
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.planning.plan import Plan
-    from orchestrator.core.text.table import Table
+    from orchestrator.core.text.terminal import Table
     from orchestrator.engine.provision.drafts import Draft
     from orchestrator.engine.runtime.world import ReachPort
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.places.traits import Traits
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.fleet.steps import FleetStatus, StartRequest
+    from orchestrator.remote.fleet.port import Crew, FleetStatus, StartRequest
     from orchestrator.remote.shipping.shipment import Shipment
     from orchestrator.remote.transfer.collect import CollectResult
     from orchestrator.remote.transfer.saved_work import SavedWork

@@ -10,7 +10,7 @@ from orchestrator import catalog
 from orchestrator.catalog import gke
 from orchestrator.catalog.gke import GkeSlice
 from orchestrator.core.text.names import shown
-from orchestrator.core.text.table import Table
+from orchestrator.core.text.terminal import Table
 from orchestrator.errors import UserError
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import places, whole_file
 from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.text import json_text
-from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text import parsing
 from orchestrator.core.text.terminal import spelled
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock, format_size
 from orchestrator.report.files.artifact_files import open_regular
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def read(directory: Path, lease: Lease | None = None) -> tuple[ResultRemark, ...
         return ()
     with file:
         try:
-            found: Any = json_text.loads(file.read())
+            found: Any = parsing.loads(file.read())
             rows = found["results"] if found["schema"] == SCHEMA else ()
             return tuple(ResultRemark(**(row | lost if row["kind"] in ("missing", "left") else row)) for row in rows)
         except (ValueError, KeyError, TypeError):

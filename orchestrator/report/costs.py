@@ -25,7 +25,8 @@ class Share:
 
 def of_lease(lease: Lease, now: float) -> float | None:
     """Return the dollars of one slice so far; 0 before its create call left, None when its price is unknown."""
-    return _between(lease, lease.billed_from, lease.gone_at or now)
+    since = lease.billed_from
+    return 0.0 if since is None else between(lease.usd_per_hour, since, lease.gone_at or now)
 
 
 def at_most(lease: Lease) -> float | None:
@@ -104,10 +105,6 @@ def total(amounts: Iterable[float | None]) -> float | None:
 def between(usd_per_hour: float | None, since: float, until: float) -> float | None:
     """Return the dollars from `since` to `until`, never below 0; None without a known price."""
     return None if usd_per_hour is None else usd_per_hour * max(until - since, 0.0) / 3600
-
-
-def _between(lease: Lease, since: float | None, until: float) -> float | None:
-    return 0.0 if since is None else between(lease.usd_per_hour, since, until)
 
 
 def began_at(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from orchestrator import places
-from orchestrator.core.text.durations import format_usd
+from orchestrator.core.text.units import format_usd
 
 
 def format_cost(usd: float | None, cloud: str) -> str:

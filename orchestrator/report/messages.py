@@ -3,15 +3,12 @@
 Pure: values in, lines out. Figures have units, emulated cost is marked as such, and a price has its date.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from orchestrator import catalog, places
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.core.text.times import clock, day_clock
+from orchestrator.core.text.units import clock, day_clock, format_duration, format_usd, format_usd_per_hour
 from orchestrator.engine.leases.release import Released
 from orchestrator.report import worker_ends
 from orchestrator.report.layout import format_cost

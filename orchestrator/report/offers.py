@@ -12,7 +12,7 @@ from orchestrator import catalog
 from orchestrator.catalog import AcceleratorType
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.grants import Grant
-from orchestrator.core.text.table import Table
+from orchestrator.core.text.terminal import Table
 
 UNPRICED = float("inf")
 MANY_HOSTS = 8  # larger slices are listed only for a given type or generation

@@ -20,22 +20,19 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
 from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.core.text.artifacts import takes_all
-from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.sizes import format_size
-from orchestrator.core.text.table import Table
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.terminal import Table
+from orchestrator.core.text.units import day_clock, format_duration, format_size
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import attempts, collected, costs, worker_ends
-from orchestrator.report.attempts import AttemptReport
+from orchestrator.report import collected, costs, worker_ends
 from orchestrator.report.collected import ResultRemark
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
-from orchestrator.report.files import profiles
+from orchestrator.report.files import device
 from orchestrator.report.files.artifact_files import read_object, section, short_text
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import format_cost
-from orchestrator.report.whole_run import summary, whole_run
+from orchestrator.report.whole_run import AttemptReport, attempt_lines, attempt_reports, summary, whole_run
 from orchestrator.report.worker_ends import WorkerReport
 
 EVENTS = {  # what a kind of event says, with the fields of its data
@@ -207,7 +204,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         hint=attempt.hint,
         spec=run.spec.values,
         lease=_lease_report(lease, now) if lease is not None else None,
-        attempts=attempts.attempts(ledger, run, now),
+        attempts=attempt_reports(ledger, run, now),
         workers=worker_ends.recorded(ledger, attempt, directory),
         events=_events(ledger, attempt),
         figures=figures(run, attempt, lease, whole),
@@ -271,7 +268,7 @@ def head_lines(found: RunReport) -> list[str]:
     lease = found.lease
     if lease is not None:
         head.append(f"slice    {lease.node} · {lease.accelerator_type} · {lease.zone} · {lease.state}")
-    return [*head, *_cost_lines(found), *attempts.lines(found.attempts, found.cloud)]
+    return [*head, *_cost_lines(found), *attempt_lines(found.attempts, found.cloud)]
 
 
 def _job(found: RunReport) -> str:
@@ -292,7 +289,7 @@ def figure_lines(found: RunReport) -> list[str]:
 
 def profile_lines(found: RunReport) -> list[str]:
     """Return how to look at the traces of profilers among the files."""
-    return [f"profile  {how}" for how in profiles.how_to_open(found.directory, [file.path for file in found.files])]
+    return [f"profile  {how}" for how in device.how_to_open(found.directory, [file.path for file in found.files])]
 
 
 def remark_lines(found: RunReport) -> list[str]:

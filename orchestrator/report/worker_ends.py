@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.lease.run_and_attempt import Attempt, WorkerEnd
-from orchestrator.core.text.alike import grouped, masked, worker_names
+from orchestrator.core.text.terminal import grouped, masked, worker_names
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report.files.log_files import last_line, log_path
+from orchestrator.report.files.artifact_files import last_line, log_path
 
 LINE_CHARS = 200  # of a last line, in a text
 MOST_GROUPS = 6

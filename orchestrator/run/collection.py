@@ -1,9 +1,12 @@
-"""Collect the results of a run; hold its slice while results are still on it, or because its job failed.
+"""Collect the results of a run, save its work meanwhile, and hold its slice for what remains there, or since its job failed.
 
 Results that could not be collected are a reason to hold the slice, for `limits.linger` after the run and never past its
 deadline: a claim like that of `tpujob up`, in the labels and in the ledger, so it outlives this process and ends without it.
 `tpujob collect` uses that time for another try (`collect_again`). `keep_on_failure` holds the slice of a failed job in the
 same way; the next run of the job takes it over.
+
+A copy of the work is made in the background, so that a large one delays neither the limits of the job nor the notice of a
+preemption. `run.program` decides whether another attempt follows, and counts the time and money of all of them.
 """
 
 from __future__ import annotations
@@ -17,10 +20,18 @@ from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Down, Held, HeldFor, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord, recorded_error
-from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.units import format_size
 from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
 from orchestrator.engine.effects.cloud import Workers
-from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollection, StopCollection, WaitForCollection
+from orchestrator.engine.effects.workers import (
+    Connect,
+    Disconnect,
+    KeepSave,
+    StartCollection,
+    StartSave,
+    StopCollection,
+    WaitForCollection,
+)
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record, try_start_guardian
 from orchestrator.engine.leases.renewal import move_claim
@@ -33,6 +44,8 @@ from orchestrator.run.progress import JobProgress, Outcome
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
+    from orchestrator.remote.transfer.collection import Collection
+    from orchestrator.remote.transfer.saved_work import SavedWork
 
 WAIT_S = 1.0
 SILENT_S = 10.0  # without a byte of the results: then the hold is not extended
@@ -47,7 +60,7 @@ async def collect_results(
 ) -> CollectResult:
     """Return what was collected before the end of the slice's claim. Raises Vanished or Preempted if the slice goes meanwhile.
 
-    `remote.transfer.collect` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
+    `remote.transfer.collector` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
     """
     began = looked_at = moved_at = await Now()
     collection, activity = await StartCollection(crew, request), 0
@@ -243,3 +256,99 @@ async def _record_end(to: UncollectedRun, progress: JobProgress, *, release: boo
         await try_record(collected)
     except errors.TpujobError as failure:
         await Report("warning", failure.message)
+
+
+LAST_SAVE_S = 25.0  # of the 30 s between a preemption notice and the preemption
+BEFORE_RELEASE_S = 5.0  # after Ctrl-C: the slice is billed meanwhile
+MOST_TOLD = 10
+QUICK_S = 0.5  # most copies take less; a longer one is looked at again with the next tick
+SHARE = 20  # a copy takes at most one part in so many of the time
+OFTENEST = 10  # and is made at most so many times as often as a large one
+
+
+@dataclass(slots=True)
+class PeriodicSave:
+    """A periodic task: save the work every `every_s`, or more often if that is quick, while all workers answer."""
+
+    lease: Lease
+    crew: Crew
+    saved_work: SavedWork
+    every_s: float
+    progress: JobProgress
+    often: bool = True  # for another attempt: more often if that is quick
+    _copy: Collection | None = None  # the one that is being made
+    _began_at: float = 0.0
+    _not_before: float | None = None
+
+    async def tick(self, silent_s: float = 0.0) -> None:
+        now = await Now()
+        if self._not_before is None:
+            self._not_before = now + self.every_s / OFTENEST
+        if self._copy is not None:
+            await self._look(0.0)
+        elif now >= self._not_before and silent_s == 0:  # a silent worker would only time out
+            await self._start()
+            await self._look(QUICK_S)
+
+    async def last(self, most_s: float = LAST_SAVE_S, *, look: bool = True) -> None:
+        """Save what can still be saved of a slice that is about to go. `look`: until it has gone."""
+        end = await Now() + most_s
+        await self.stop()
+        await self._start()
+        while self._copy is not None and await Now() < end and not (look and await self._is_gone()):
+            await self._look(WAIT_S)
+        await self.stop()
+
+    async def tell(self) -> None:
+        """Say what the last copy has not of a slice that goes."""
+        left = self.progress.unsaved = self.saved_work.left
+        for problem in left[:MOST_TOLD]:
+            await Report("lost", f"not copied whole: {problem}")
+        if len(left) > MOST_TOLD:
+            await Report("lost", f"not copied whole: {len(left) - MOST_TOLD:,} more")
+
+    async def stop(self) -> None:
+        """End the copy that is being made; what arrived of it stays for the next one."""
+        if self._copy is not None:
+            await self._keep(await StopCollection(self._copy, "the job or its slice has ended"))
+
+    async def _start(self) -> None:
+        self._began_at = await Now()
+        self._copy = await StartSave(self.crew, self.saved_work)
+
+    async def _look(self, timeout_s: float) -> None:
+        """Wait for the copy; keep it if it is made."""
+        assert self._copy is not None
+        try:
+            copied = (await WaitForCollection(self._copy, timeout_s)).result
+        except errors.RemoteError as error:
+            await _report_not_saved(error)
+            await self._keep(None)
+        else:
+            if copied is not None:
+                await self._keep(copied)
+
+    async def _keep(self, copied: CollectResult | None) -> None:
+        """Keep what is complete of the copy, and plan the next one."""
+        self._copy = None
+        try:
+            if copied is not None and 0 in await KeepSave(self.saved_work, copied):
+                self.progress.saved_at = self._began_at
+        except errors.ArtifactError as error:
+            await _report_not_saved(error)
+        now = await Now()
+        quick_s = max(SHARE * (now - self._began_at), self.every_s / OFTENEST)
+        self._not_before = now + (min(quick_s, self.every_s) if self.often else self.every_s)
+
+    async def _is_gone(self) -> bool:
+        try:
+            await check_slice(self.lease)
+        except (errors.SliceLost, errors.Vanished):
+            return True
+        except errors.CloudError:
+            return False
+        return False
+
+
+async def _report_not_saved(error: errors.TpujobError) -> None:
+    await Report("save", f"the work was not saved this time: {error.message}", passing=True)

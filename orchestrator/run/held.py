@@ -1,10 +1,9 @@
-"""A slice that is there already: of `tpujob up`, of this job since it failed, or of the run before in a lane (`run.lane`).
+"""A slice that is there already: of `tpujob up`, of this job since it failed, or of the run before in a lane (`run.job_run`).
 
 May this run use it, and does it stay after it?
 """
 
-from __future__ import annotations
-
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState
 from orchestrator.core.lease.lease import Held, HeldFor, Lease, LeaseState, Mode, Passed
 from orchestrator.core.planning.capacity_request import Provisioning
@@ -16,23 +15,13 @@ from orchestrator.engine.leases.release import latest_lease, try_start_guardian
 from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import (
-    ArtifactError,
-    Canceled,
-    CloudError,
-    DeadlineExceeded,
-    PayloadFailed,
-    SliceLost,
-    TeardownUnproven,
-    Vanished,
-)
 from orchestrator.places.place import Stay
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.progress import JobProgress
 
 LOOK_S = 60.0  # how long to ask the API whether the slice is there
 LEAST_LEFT_S = 30.0  # with less time than this, the slice may reach its deadline before the next run moves that
-_SLICE_IS_FINE = (PayloadFailed, DeadlineExceeded, ArtifactError)  # after these errors of a run
+_SLICE_IS_FINE = (errors.PayloadFailed, errors.DeadlineExceeded, errors.ArtifactError)  # after these errors of a run
 
 
 async def use_held(job: JobRun, held: Lease, capabilities: Capabilities, progress: JobProgress) -> Lease | None:
@@ -71,7 +60,7 @@ async def _take_held(held: Lease, capabilities: Capabilities, progress: JobProgr
     until = max(held.hold_until or now, now + capabilities.timings.ttl_s)
     try:
         lease = await move_claim(held, Held(held.id, now, until, HeldFor.FAILURE), capabilities)
-    except CloudError as error:
+    except errors.CloudError as error:
         await Unlock(held.id)
         return f"cannot be taken over ({error.message})"
     progress.owed.lease, progress.taken_over_at = lease, now
@@ -90,8 +79,9 @@ async def leave_held(stay: Stay, progress: JobProgress) -> None:
     """Stop the job on the slice of `tpujob up`, which stays."""
     assert progress.lease is not None
     lease = await ReadLease(progress.lease.id)
-    run_alone = isinstance(progress.error, Canceled) and lease.state is LeaseState.READY  # was canceled, not its slice
-    lost = isinstance(progress.error, Vanished | SliceLost) and not run_alone
+    was_canceled = isinstance(progress.error, errors.Canceled)
+    run_alone = was_canceled and lease.state is LeaseState.READY  # not its slice
+    lost = isinstance(progress.error, errors.Vanished | errors.SliceLost) and not run_alone
     if progress.crew is not None and progress.error is not None and not lost:
         await stay.stop(progress.lease, progress.crew)
     progress.lease = await ReadLease(lease.id)
@@ -117,7 +107,7 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
         progress.taken_over_at = now
         await Report("ready", f"{lease.name.node}, the slice of the run before")
         return taken
-    except CloudError as error:
+    except errors.CloudError as error:
         why_not = error.message
     await Report("plan", f"{lease.name.node} {why_not}: this run creates another slice")
     if progress.crew is not None:
@@ -125,7 +115,7 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
     progress.crew = None
     await release_owed(progress.owed, capabilities, f"it {why_not}")
     if progress.owed.unproven:
-        raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
+        raise errors.TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
     await Shield(raised=False)
     return None
 
@@ -134,16 +124,16 @@ async def _fitting(job: JobRun, lease: Lease) -> Draft:
     """Return the candidate of the job that the slice stands for. Raises CloudError with what is wrong with the slice."""
     draft = next((draft for draft in job.stay.drafts if _same_kind(draft.lease, lease)), None)
     if draft is None:
-        raise CloudError("is not what this job asks for")
+        raise errors.CloudError("is not what this job asks for")
     now = await Now()
     life_s = draft.lease.deadline - draft.lease.created_at
     if lease.provisioning == Provisioning.FLEX_START and lease.deadline - now < life_s:
-        raise CloudError("is ended by the cloud before this job could be done")
+        raise errors.CloudError("is ended by the cloud before this job could be done")
     view = await retry.until(now + LOOK_S, Get(lease.name))
     if view is None:
-        raise CloudError("does not exist any more")
+        raise errors.CloudError("does not exist any more")
     if view.state is not SliceState.READY:
-        raise CloudError(f"is {view.native_state}")
+        raise errors.CloudError(f"is {view.native_state}")
     return draft
 
 

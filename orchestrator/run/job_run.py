@@ -1,4 +1,8 @@
-"""The input of a run: everything `run_job` needs, decided before it starts."""
+"""The input of a run, decided before it starts: everything `run_job` needs, and the lane in which runs pass on a slice.
+
+Between two runs the slice is claimed as during a run: by the lock and the heartbeats of its process. Nothing holds it: if the
+process dies, the guardian deletes it at once, else its watchdog. Each run has it for as long as if the run had created it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,48 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.engine.effects.base import Shield
+from orchestrator.engine.effects.workers import Disconnect
+from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.places.place import Phase, Stay
-from orchestrator.run.lane import Lane
 
 if TYPE_CHECKING:
+    from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.shipping.shipment import Shipment
     from orchestrator.remote.transfer.collect import CollectRequest
     from orchestrator.remote.transfer.saved_work import SavedWork
+    from orchestrator.run.progress import JobProgress
+
+
+@dataclass(slots=True)
+class Lane:
+    """What one run leaves to the next one. `goes_on`: asked when a job has ended; whether another run takes the slice over."""
+
+    goes_on: Callable[[], bool]
+    lease: Lease | None = None
+    losers: list[Lease] = field(default_factory=list)  # of the race that it won, not proven gone yet
+    crew: Crew | None = None
+    collected: str | None = None  # the attempt before, whose files on the workers are not needed any more
+
+    def hand_to(self, progress: JobProgress) -> None:
+        """From here on, the run owes the slice, and the losers of its race that are not proven gone yet."""
+        progress.owed.lease, progress.owed.losers, progress.crew = self.lease, self.losers, self.crew
+        self.lease, self.losers, self.crew = None, [], None
+
+
+async def release_lane(lane: Lane, capabilities: Capabilities) -> Obligations:
+    """Release the slice that no run takes over; return how that ended."""
+    await Shield()
+    owed = Obligations(lane.lease, lane.losers)
+    if lane.crew is not None:
+        await Disconnect(lane.crew)
+    lane.lease, lane.losers, lane.crew = None, [], None
+    await release_owed(owed, capabilities, "no run follows on it")
+    return owed
+
 
 Sink = Callable[[int, bytes], None]
 
@@ -34,9 +71,8 @@ class JobRun:
     max_duration_s: float
     metrics: Sink | None = None  # the sink of metrics.jsonl
     attached_to: Lease | None = None  # of a job that runs detached: the program begins in the middle
-    held: Lease | None = (
-        None  # a held slice that fits: of `tpujob up`, or of this job since it failed, to be taken over
-    )
+    # A held slice that fits: of `tpujob up`, or of this job since it failed, to be taken over.
+    held: Lease | None = None
     lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice
     shipment: Shipment | None = None  # None: nothing is sent once the workers are there
     keep_s: float | None = None  # hold the slice for so long after a success

@@ -1,4 +1,4 @@
-"""Monitor a phase of a job to its end: its workers over SSH, its slice over the API. A run and an `attach` share it."""
+"""Monitor a phase of a job to its end: its workers, its slice, and whether it uses the TPU. A run and an `attach` share it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
-from orchestrator.core.lease import access_commands
+from orchestrator.core.lease import access, guest_reports
 from orchestrator.core.lease.access import Via
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
-from orchestrator.core.text.alike import worker_names
-from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.terminal import worker_names
+from orchestrator.core.text.units import format_duration, format_usd
 from orchestrator.engine.effects.base import JobClock, Now, Report, SliceWorkers
-from orchestrator.engine.effects.workers import WaitForWorkers
-from orchestrator.engine.leases.cancellation import check_attempt
-from orchestrator.engine.leases.standing import LOOK_S
+from orchestrator.engine.effects.cloud import GetGuestAttributes
+from orchestrator.engine.effects.workers import ForwardPorts, WaitForWorkers
+from orchestrator.engine.leases.standing import LOOK_S, check_attempt
 from orchestrator.places.place import End, PeriodicTask, Standing, Stay
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.follow import WorkerStatus
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.fleet.steps import FleetStatus
+    from orchestrator.remote.fleet.port import Crew, FleetPort, FleetStatus
 
 
 SETTLE_S = 2.0  # after the first failure: what fails everywhere is not stopped before every worker has said so
@@ -130,6 +129,18 @@ async def report_workers(crew: Crew, run: RunRecord) -> None:
     await Report("workers", f"{count} of {run.id}", passing=True, about=SliceWorkers(count, run.directory))
 
 
+async def forward_ports(fleet: FleetPort, ports: tuple[int, ...]) -> None:
+    """Let ports of this machine lead to these of worker 0, and report which ones."""
+    if ports:
+        for line in await ForwardPorts(fleet, ports):
+            await Report("ports", line)
+
+
+def by_command(run: str, ports: Sequence[int]) -> str:
+    """Return how to reach the ports of a detached run: no process here forwards them by itself."""
+    return f"`tpujob forward {run}` leads to port{'s'[: len(ports) > 1]} {', '.join(map(str, ports))} of worker0"
+
+
 async def _report_ends(status: FleetStatus, phase: str, reported: set[int]) -> None:
     """Report each worker on which the phase has ended, once; the one that the error will name as the first comes first."""
     for worker in status.ends:
@@ -170,7 +181,7 @@ def _route_out(lease: Lease) -> str:
     if lease.route.via is Via.EXTERNAL:
         return "does the network of the slice forbid connections to the Internet? Or does the index not answer now?"
     region = lease.name.zone.rpartition("-")[0]
-    nat = access_commands.route_out(lease.name.project, access_commands.NETWORK, region)
+    nat = access.route_out(lease.name.project, access.NETWORK, region)
     return f"the slice has no external address: Cloud NAT gives it a route out ({nat}), or {INDEX_INSIDE}"
 
 
@@ -226,3 +237,38 @@ class Silence:
         longest = format_duration(round(max(silent_s[index] for index in self._named)))
         names = f"{worker_names(self._named)} ({len(self._named)} of {workers})"
         return f"waiting for {names}: nothing came for {longest}; the job may go on there"
+
+
+# Times `chip_s`: from the start of the job to the first look, between two (a minute: the API limits them), and from the first
+# to the last. One that is attached later looks once.
+FIRST, EVERY, LAST = 0.1, 0.2, 5.0
+
+
+@dataclass(slots=True)
+class ChipWatch:
+    """A task of `monitor` for a job that began at `began` (unix seconds, the ledger's clock). `chip_s`: of the timings."""
+
+    lease: Lease
+    at: Standing
+    attempt: str
+    chip_s: float
+    began: float
+    _looks: int = 0
+    _told: set[str] = field(default_factory=set)
+
+    async def tick(self, silent_s: float = 0.0) -> None:
+        """Ask what the workers have published, if that is due, and report what is new."""
+        now = await Now()
+        passed = (now - self.began) / self.chip_s - FIRST
+        if passed < self._looks * EVERY or (self._looks and passed > LAST):
+            return
+        self._looks = int(passed / EVERY) + 1
+        try:
+            published = await GetGuestAttributes(self.lease.name)
+        except errors.CloudError:
+            return  # what became of the slice is asked elsewhere
+        found = guest_reports.published(published, self.attempt)
+        for use in found.keys() - self._told:
+            self._told.add(use)
+            cost = f"{format_usd(self.at.cost(now))} so far"
+            await Report("warning", f"{found[use]}, {cost}; {guest_reports.HINTS[use]}")

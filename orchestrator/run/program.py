@@ -7,28 +7,15 @@ the outcome; then the lease is released in any case, and a release without a pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import CANCEL, Detached, Lease, LeaseState, Mode, NotAllowed
-from orchestrator.core.lease.run_and_attempt import (
-    Attempt,
-    AttemptEnded,
-    AttemptState,
-    Began,
-    Continued,
-    Leased,
-    Moved,
-    what_ended_it,
-)
-from orchestrator.core.lease.saved_state import SavedState
-from orchestrator.core.text.sizes import format_size
-from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.core.lease.lease import Detached, Lease, LeaseState, Mode, NotAllowed
+from orchestrator.core.lease.run_and_attempt import AttemptState, Began, Leased, Moved, what_ended_it
+from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield
 from orchestrator.engine.effects.workers import (
-    DescribeSaved,
-    Disconnect,
     FindCoordinator,
     FollowPhase,
     ForwardPorts,
@@ -37,39 +24,25 @@ from orchestrator.engine.effects.workers import (
     SendHeartbeats,
     StartPhase,
 )
-from orchestrator.engine.leases.obligations import keep_slice, release_owed
-from orchestrator.engine.leases.release import latest_lease, try_record
+from orchestrator.engine.leases.obligations import keep_slice
+from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.engine.leases.standing import check_slice
-from orchestrator.engine.provision.race import LoserRelease
-from orchestrator.errors import (
-    Canceled,
-    CloudError,
-    DeadlineExceeded,
-    Interrupted,
-    PayloadFailed,
-    RemoteError,
-    SliceLost,
-    TeardownUnproven,
-    TpujobError,
-    Vanished,
-)
+from orchestrator.engine.provision.candidate_search import LoserRelease
 from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
+from orchestrator.remote.shipping.shipment import shipped_text
 from orchestrator.run import collection
-from orchestrator.run.chips import ChipWatch
-from orchestrator.run.finish import capture, check_canceled, finish
+from orchestrator.run.collection import BEFORE_RELEASE_S, PeriodicSave
+from orchestrator.run.finish import capture, finish
 from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, use_held
 from orchestrator.run.job_run import JobRun
-from orchestrator.run.monitor import monitor, report_workers
-from orchestrator.run.ports import by_command, forward
-from orchestrator.run.progress import JobProgress, Loss, Outcome
-from orchestrator.run.saved_work import BEFORE_RELEASE_S, PeriodicSave
+from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
+from orchestrator.run.progress import JobProgress, Outcome
+from orchestrator.run.restart import restart
 
 if TYPE_CHECKING:
     from orchestrator.places.place import End
     from orchestrator.remote.fleet.port import Crew, FleetPort, StartedCrew
-    from orchestrator.remote.shipping.sending import PushResult
-    from orchestrator.remote.shipping.shipment import Shipment
 
 # The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
 SAVES_PER_RENEWAL = 6
@@ -105,7 +78,7 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     elif progress.error is None and job.keep_s is not None:
         try:
             await keep_slice(progress.owed, await Now() + job.keep_s, capabilities)
-        except TpujobError as error:
+        except errors.TpujobError as error:
             progress.fail(error)
     else:
         await collection.hold_slice(progress, job.linger_s, capabilities, keep_on_failure_s=job.keep_on_failure_s)
@@ -121,7 +94,7 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
     """Make one attempt; return False when its slice was lost and another attempt may follow."""
     try:
         await _classified(job, capabilities, progress)
-    except SliceLost as lost:
+    except errors.SliceLost as lost:
         borrowed = is_borrowed(job, progress)
         if borrowed or len(progress.losses) >= job.max_restarts:
             if progress.detached:
@@ -129,9 +102,9 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
             elif job.attached_to is None and job.stay.traits.held and not borrowed and not job.max_restarts:
                 lost.hint = lost.hint or RESTARTS
             raise
-        await _restart(job, capabilities, progress, lost)
+        await restart(job, capabilities, progress, lost)
         return False
-    except TpujobError as error:
+    except errors.TpujobError as error:
         if progress.detached:
             progress.detached = job.stay.goes_on(error, progress.collected)
         raise
@@ -145,16 +118,16 @@ async def _classified(job: JobRun, capabilities: Capabilities, progress: JobProg
     try:
         try:
             await _attempt(job, capabilities, progress)
-        except RemoteError as error:
+        except errors.RemoteError as error:
             if progress.lease is not None:
                 try:
                     await check_slice(progress.lease)
-                except SliceLost as lost:
+                except errors.SliceLost as lost:
                     raise lost from error
-                except CloudError:
+                except errors.CloudError:
                     pass  # no answer, or another process deleted it
             raise
-    except SliceLost as lost:
+    except errors.SliceLost as lost:
         if (ended := what_ended_it(lost)) is not lost:
             raise ended from lost
         raise
@@ -213,7 +186,7 @@ async def _leave_unstarted(lease: Lease, progress: JobProgress) -> None:
         now = await Now()
         await Record(Leased(progress.attempt.id, now, lease.id), Detached(lease.id, now))
     except NotAllowed as error:
-        raise Vanished(f"{lease.name.node} was released by another tpujob command") from error
+        raise errors.Vanished(f"{lease.name.node} was released by another tpujob command") from error
     progress.detached, progress.lease = True, lease
 
 
@@ -245,7 +218,7 @@ class _Work:
         if any(phase.request is not None for phase in job.phases):
             facts = await FindCoordinator(cast("StartedCrew", self.crew))
             coordinator = f"{facts.address}:{facts.free_port}"
-        failure: TpujobError | None = None
+        failure: errors.TpujobError | None = None
         for phase in job.phases:
             await progress.enter(phase.name)
             await self._start(phase, coordinator, saved)
@@ -254,11 +227,11 @@ class _Work:
                     await self._leave()
                     return
                 if job.ports and not self.attached:
-                    await forward(_reached(progress), job.ports)
+                    await forward_ports(_reached(progress), job.ports)
                 self._watch_chips(await Now())
             try:
                 await self._follow(phase)
-            except (PayloadFailed, DeadlineExceeded) as error:
+            except (errors.PayloadFailed, errors.DeadlineExceeded) as error:
                 failure = error
                 break
         await self._collect(failure)
@@ -290,7 +263,7 @@ class _Work:
             await progress.enter("ship")
             sent = await Push(_reached(progress), job.shipment)
             await progress.enter("connect")
-            await Report("ship", f"{_shipped(job.shipment, sent)} → {workers} in {progress.spans['ship']:.1f} s")
+            await Report("ship", f"{shipped_text(job.shipment, sent)} → {workers} in {progress.spans['ship']:.1f} s")
         if not progress.losses or job.saved_work is None:
             return ()
         saved = await RestoreWork(_reached(progress), job.saved_work)
@@ -342,19 +315,19 @@ class _Work:
 
         try:
             await job.stay.follow(watch, at, self.crew)
-        except SliceLost as lost:
+        except errors.SliceLost as lost:
             if self.saving is not None:
                 await (self.saving.last() if lost.still_there else self.saving.stop())
                 await self.saving.tell()
             raise
-        except Interrupted:
+        except errors.Interrupted:
             if self.saving is not None:
                 await Report("save", "copying what the job has written (another Ctrl-C skips it)", passing=True)
                 await self.saving.last(BEFORE_RELEASE_S, look=False)
                 await self.saving.tell()
             raise
 
-    async def _collect(self, failure: TpujobError | None) -> None:
+    async def _collect(self, failure: errors.TpujobError | None) -> None:
         """Collect the results. Raises the failure of the job, if it has failed, whatever becomes of the results."""
         job, progress, lease = self.job, self.progress, self.at.lease
         if job.ports and not self.attached:
@@ -374,10 +347,10 @@ class _Work:
         try:
             order = job.collect_request(progress.attempt)
             progress.collected = await collection.collect_results(job.stay, lease, self.crew, order, self.claims)
-        except Interrupted:
+        except errors.Interrupted:
             raise  # of a detached run: the results stay there for a while; another `attach` can collect them
-        except TpujobError as error:
-            if self.saving is not None and isinstance(error, SliceLost | Vanished):
+        except errors.TpujobError as error:
+            if self.saving is not None and isinstance(error, errors.SliceLost | errors.Vanished):
                 await self.saving.tell()
             ended = failure or error  # a failure is the job's own, whatever became of its results
             if failure is not None:
@@ -387,72 +360,3 @@ class _Work:
         if ended is not None:
             raise ended
         collection.check_collected(progress.collected)
-
-
-async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: SliceLost) -> None:
-    """Prove the lost slice gone and record it; then begin the next attempt. Raises TeardownUnproven."""
-    await Shield()
-    await progress.enter("release")
-    now = await Now()
-    if progress.crew is not None:
-        await Disconnect(progress.crew)
-    progress.crew = None
-    await Report("lost", f"{lost.reason}: {lost.message}")
-    await release_owed(progress.owed, capabilities, lost.message)
-    await check_canceled(progress)
-    if progress.owed.unproven:
-        raise TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
-    ended = AttemptEnded.by(progress.attempt.id, now, AttemptState.INTERRUPTED, lost, cause=lost.reason)
-    number = len(progress.losses) + 2
-    following = Attempt(f"{job.run.id}-{number}", job.run.id)
-    continues = await _describe_saved(job, progress, following.id, now)
-    await Lock(following.id)
-    try:  # one transaction: no command may take a run that goes on for one that has ended
-        await Record(ended, Began(job.run, following, await Now()), continues)
-    except NotAllowed as error:
-        raise Canceled(CANCEL) from error
-    await Unlock(progress.attempt.id)
-    await _count_use(job, progress, lost, now)
-    progress.attempt = following
-    await Shield(raised=False)
-    await progress.enter("wait")
-    await Report("restart", f"attempt {number} {continues.text} · at most {job.max_restarts + 1} attempts")
-
-
-async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lost_at: float) -> Continued:
-    """Return from where the next attempt continues."""
-    state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
-    saved_s = None if progress.saved_at is None else max(lost_at - progress.saved_at, 0.0)
-    train = job.run.spec.train
-    text = state.text(saved_s, built_in=train is not None and not train.entry)
-    return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_s)
-
-
-async def _count_use(job: JobRun, progress: JobProgress, lost: SliceLost, lost_at: float) -> None:
-    """Add what the attempt used of the job's time and money."""
-    released = progress.owed.released
-    lease = progress.lease or (released.lease if released is not None else None)
-    progress.lease = None
-    taken_at, progress.taken_over_at = progress.taken_over_at or 0.0, None  # before that another run used it
-    if lease is not None:
-        deadline, lease = lease.deadline, await latest_lease(lease)
-        extended_s = lease.deadline - deadline  # `tpujob extend` gave that time to the run, not to that slice
-        progress.used_s += max(lost_at - max(lease.ready_at or lost_at, taken_at), 0.0) - extended_s
-        billed_s = (lease.gone_at or lost_at) - max(lease.billed_from or lost_at, taken_at)
-        progress.spent_usd += (lease.usd_per_hour or 0.0) * max(billed_s, 0.0) / 3600
-    progress.losses.append(Loss(progress.attempt, lease, lost.reason, lost_at))
-
-
-def _shipped(shipment: Shipment, sent: Sequence[PushResult]) -> str:
-    """Return what travelled, in words: `148 files, 1.3 MB (300 MB left out by .gitignore)`, `3 of 148 files, 12 KB changed`."""
-    from orchestrator.remote.shipping.tree import count, left_out_text
-
-    most = max(sent, key=lambda result: (result.files, result.size_bytes), default=None)
-    left_out = left_out_text(shipment.left_out)
-    rest = f" ({left_out})" if left_out else ""
-    # Each content is sent once, and no empty one.
-    contents = len({file.sha256 for file in shipment.manifest.files if file.size_bytes})
-    if most is not None and 0 < most.files < contents:
-        return f"{most.files:,} of {count(shipment.files)}, {format_size(most.size_bytes)} changed{rest}"
-    there = ", nothing new" if most is not None and not most.files and shipment.size_bytes else ""
-    return f"{count(shipment.files)}, {format_size(shipment.size_bytes)}{there}{rest}"

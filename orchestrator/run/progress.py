@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import errors
 from orchestrator.core.lease.lease import Lease
@@ -12,7 +12,6 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRe
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.release import Released
-from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import Crew
@@ -62,7 +61,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """The exit code of the command: that of the attempt, or 75."""
-        return exit_code(self.error, unproven=self.unproven)
+        return errors.exit_code(self.error, unproven=self.unproven)
 
 
 @dataclass(slots=True)
@@ -108,19 +107,6 @@ class JobProgress:
         self.state, self.is_bug = AttemptState.ERROR, True
 
     def outcome(self, ended_at: float) -> Outcome:
-        return Outcome(
-            self.run,
-            self.attempt,
-            self.state,
-            self.error,
-            self.lease,
-            self.owed.released,
-            self.owed.kept_until,
-            self.collected,
-            ended_at,
-            dict(self.spans),
-            self.detached,
-            tuple(self.losses),
-            self.passed_on,
-            self.unsaved,
-        )
+        both: dict[str, Any] = {name: getattr(self, name) for name in Outcome.__slots__ if hasattr(self, name)}
+        both |= {"spans": dict(self.spans), "losses": tuple(self.losses)}
+        return Outcome(**both, released=self.owed.released, kept_until=self.owed.kept_until, ended_at=ended_at)

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 VERBS = {  # verb: the module that has a function of that name
     "serve": "serve",
-    "hello": "presence",
+    "hello": "serve",
     "receive": "receive",
     "start": "supervisor",
     "stop": "supervisor",
     "status": "stream",
     "follow": "stream",
     "pack": "pack",
-    "tpu_metrics": "tpu_metrics",
+    "tpu_metrics": "chips",
     "chips": "chips",
     "upload": "upload",
     "environment": "environment",
     "data": "data",
-    "heartbeat": "presence",
+    "heartbeat": "serve",
     "local": "local",
     "pod": "pod",
 }

@@ -5,7 +5,7 @@ A file is new if its name, inode, size or time of change is. Caches, environment
 no work of the job. Other disks, such as a mounted bucket, are not looked at.
 """
 
-# Paths are text, as in `phase`.
+# Paths are text, as in `phases`.
 # ruff: noqa: PTH105, PTH110, PTH112, PTH116, PTH118, PTH119, PTH123, PTH208
 from __future__ import annotations
 

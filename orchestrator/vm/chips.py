@@ -1,12 +1,17 @@
-"""Looks at who holds the TPU chips of this worker, and publishes where the job does not use them.
+"""The TPU chips of this worker while a job runs: their HBM use and duty cycle, and who holds them.
 
-The script of a job runs this verb beside the job (core/text/scripts.py). It opens no chip: a process holds one if it has its
-device open, and one that began before the job is none of the job's. While the chips are held, it also looks whether the
-processes that hold them are connected to another worker. It ends once the job uses its chips, with the other workers if there
-are any, so that it costs a good job nothing. Where there is no chip to look at, it says nothing.
+The script of a job runs both verbs beside the job (core/text/scripts.py).
 
-What it finds goes to the guest attribute `tpujob/chips`, which core/lease/chip_report.py reads, and to the file of
-`tpu_metrics`; in a pod, which has no such attribute, to the log.
+`tpu_metrics` samples into `artifacts/tpu-metrics.jsonl`, with the job's own `python3`. It asks libtpu's monitoring library,
+which is a client of the metrics service that libtpu runs in the training process (localhost:8431): the library opens no chip,
+and what fails or hangs here fails in this process alone. While nothing is loaded on the chips, it writes no line, never 0.
+docs/reports.md describes the file.
+
+`chips` publishes where the job does not use them. It opens no chip: a process holds one if it has its device open, and one that
+began before the job is none of the job's. While the chips are held, it also looks whether the processes that hold them are
+connected to another worker. It ends once the job uses its chips, with the other workers if there are any, so that it costs a
+good job nothing. Where there is no chip to look at, it says nothing. What it finds goes to the guest attribute `tpujob/chips`,
+which core/lease/chip_report.py reads, and to the file of `tpu_metrics`; in a pod, which has no such attribute, to the log.
 """
 
 # Paths are text: pathlib takes 5 ms to import, on each of many workers.
@@ -16,15 +21,93 @@ from __future__ import annotations
 import contextlib
 import glob
 import http.client
+import importlib
 import json
 import math
 import os
+import resource
+import signal
 import socket
 import subprocess
 import time
+from typing import Any
 
-from . import tpu_metrics
-from .process_tree import text as _text
+from .phases import text as _text
+
+NAME = "tpu-metrics.jsonl"
+SCHEMA = 1
+SLOWER_AFTER = 360  # samples: an hour, then half as often, and so on: a week has 3,000 lines
+MOST_CHIPS = 1024
+NAMES = {  # by their names in libtpu
+    "hbm_capacity_usage": "hbm_used_bytes",
+    "hbm_capacity_total": "hbm_total_bytes",
+    "duty_cycle_pct": "duty_cycle_percent",
+}
+# libtpu asks the metadata server of the VM thirty times for what only a training needs, and writes logs of its own.
+QUIET = {"TPU_SKIP_MDS_QUERY": "1", "TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3", "TPU_LOG_DIR": "disabled"}
+
+
+def sample(monitoring: Any, known: set[str]) -> dict[str, list[float]]:
+    """Return what libtpu reports now, a value for each chip or core; {} for nothing. Raises nothing of libtpu's.
+
+    `known`: the metrics that this libtpu has. An older one ends the process when it is asked for another.
+    """
+    found: dict[str, list[float]] = {}
+    for name, key in NAMES.items():
+        if name in known:
+            try:
+                values = numbers(monitoring.get_metric(name).data())
+            except Exception:  # noqa: S112 - whatever the library raises: unknown
+                continue
+            if values:
+                found[key] = values
+    if len(found.get("hbm_used_bytes", ())) != len(found.get("hbm_total_bytes", ())):
+        found.pop("hbm_used_bytes", None)  # one without the other has no meaning
+        found.pop("hbm_total_bytes", None)
+    return found
+
+
+def numbers(data: Any) -> list[float]:
+    """Return the numbers in a list of texts; [] if one of them is none that can have been measured."""
+    try:
+        values = [float(each) for each in list(data)[:MOST_CHIPS]]
+    except (TypeError, ValueError):
+        return []
+    if any(not math.isfinite(value) or value < 0 for value in values):
+        return []
+    return [int(value) if value == int(value) else value for value in values]
+
+
+def write(path: str, line: dict[str, Any]) -> None:
+    with open(path, "a") as file:  # noqa: PTH123
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def tpu_metrics(directory: str, every: str = "10") -> None:
+    """Sample every so many seconds, later less often, until the job has ended and its supervisor ends this process too."""
+    every_s = float(every)
+    os.umask(0o022)  # as that of the job
+    path = os.path.join(directory, NAME)  # noqa: PTH118
+    os.environ.update(QUIET)
+    os.nice(19)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        tpumonitoring = importlib.import_module("libtpu.sdk").tpumonitoring  # of the job's Python, if it has one
+        known = set(tpumonitoring.list_supported_metrics())
+    except Exception as error:
+        write(path, {"absent": "the job's python3 has no libtpu.sdk: " + f"{type(error).__name__}: {error}"[:200]})
+        return
+    write(path, {"schema": SCHEMA})
+    looks = 0
+    while True:
+        looks += 1
+        every_s *= 2 if looks % SLOWER_AFTER == 0 else 1
+        time.sleep(every_s)
+        found = sample(tpumonitoring, known)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # libtpu's own handler prints a stack first
+        if found:
+            write(path, {"at": round(time.time(), 1), "every_s": every_s, **found})
+
 
 DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 EMULATED = "TPUJOB_EMULATED_CHIPS"  # a directory of an emulated worker, whose files stand for the devices
@@ -115,7 +198,7 @@ def connected(sockets: dict[int, set[str]], hosts: set[str]) -> bool:
 def _publish(record: dict[str, object], in_pod: bool) -> bool:
     """Publish it, and note it for the report; return whether that worked, or never will."""
     with contextlib.suppress(OSError):  # such as of a full disk
-        tpu_metrics.write(f"{os.environ['TPUJOB_ARTIFACTS']}/{tpu_metrics.NAME}", {"chips": record})
+        write(f"{os.environ['TPUJOB_ARTIFACTS']}/{NAME}", {"chips": record})
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     path = "/computeMetadata/v1/instance/guest-attributes/tpujob/chips"
     connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
@@ -129,7 +212,7 @@ def _publish(record: dict[str, object], in_pod: bool) -> bool:
 
 def _works() -> bool:
     """Return whether the last sample of the duty cycle is above 0: the processes of a container may be out of sight."""
-    lines = _text(f"{os.environ['TPUJOB_ARTIFACTS']}/{tpu_metrics.NAME}").splitlines()
+    lines = _text(f"{os.environ['TPUJOB_ARTIFACTS']}/{NAME}").splitlines()
     samples = [line for line in lines if '"duty_cycle_percent":' in line]
     try:
         return bool(samples) and any(json.loads(samples[-1])["duty_cycle_percent"])

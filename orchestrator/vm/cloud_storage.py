@@ -1,6 +1,6 @@
 """Objects in Cloud Storage over its JSON API, with the service account of the machine and the standard library.
 
-`upload` sends the results of a job, `pod_code` fetches code, and `data` what a job reads. STORAGE_EMULATOR_HOST, the variable
+`upload` sends the results of a job, `pod_start` fetches code, and `data` what a job reads. STORAGE_EMULATOR_HOST, the variable
 of Google's own clients, names an emulator; no token goes there.
 
 TPUs are billed meanwhile, and a pod that is stopped has seconds: each try runs in a thread of its own, which is left behind

@@ -27,11 +27,11 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessP
 from pathlib import Path
 from typing import Any
 
-from . import data_tree
+from . import data_objects
 from .cloud_storage import split
 from .crc32c import combined
 from .data_objects import Changed, Failed, Source
-from .phase import boot_id
+from .phases import boot_id
 
 PART_BYTES = 16 << 20
 PROCESSES, AHEAD = min(32, 4 * (os.cpu_count() or 1)), 4  # tasks that wait, for each process
@@ -50,7 +50,7 @@ def data() -> None:
         place = Place(os.path.normpath(at), url, root / f"boot-{boot_id()[:8]}")
         try:
             place.bring()
-        except (Failed, data_tree.Unfit, OSError) as error:
+        except (Failed, data_objects.Unfit, OSError) as error:
             place.say(f"{url} cannot be fetched: {place.explained(error)}")
             for process in multiprocessing.active_children():
                 process.kill()
@@ -130,7 +130,7 @@ class Place:
         if not rows:
             raise Failed(f"gs://{self.bucket} has no object {self.path!r}, and none below it")
         by_name = {str(row["name"]): row for row in rows}
-        paths, directories = data_tree.files({name: int(row["size"]) for name, row in by_name.items()}, prefix)
+        paths, directories = data_objects.files({name: int(row["size"]) for name, row in by_name.items()}, prefix)
         self.wanted = {path: Object(path, by_name[name]) for path, name in paths.items()}
         right = {str(self.files / path) for path in paths} | {
             str(self.drafts / one.draft) for one in self.wanted.values()

@@ -1,4 +1,7 @@
-"""Objects of Cloud Storage as `data` reads them: lists, one object, and ranges of it, which go on where they broke off."""
+"""Objects of Cloud Storage as `data` reads them: which file each one becomes, lists, one object, and ranges of it.
+
+A range goes on where it broke off. Which objects cannot be files the client asks, too, before anything is created.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,42 @@ import errno
 import http.client
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from .cloud_storage import Storage, Transient, _Try, object_of, quoted
 from .crc32c import crc32c
+
+MOST_BYTES = 255  # of a file's name, on the disks of workers
+
+
+class Unfit(Exception):
+    """Why these objects cannot be files."""
+
+
+def files(sizes: Mapping[str, int], prefix: str) -> tuple[dict[str, str], set[str]]:
+    """Return the name of the object for each path below the directory, and the directories that objects stand for.
+
+    `sizes`: in bytes, by the name of each object, which begins with `prefix`. An object that is empty stands for a directory if
+    its name ends with a slash, or if others are below it. Raises Unfit.
+    """
+    found = {name[len(prefix) :]: name for name in sizes}
+    above = {path[:end] for path in found for end, char in enumerate(path) if char == "/"}
+    directories = {path for path in found if (not path or path[-1] == "/" or path in above) and not sizes[found[path]]}
+    unfit: list[str] = []
+    for path, name in found.items():
+        if not path and path in directories:  # of the prefix itself
+            continue
+        parts = path.rstrip("/").split("/") if path in directories else path.split("/")
+        if path in above and path not in directories:
+            unfit.append(f"`{name}` is a file and a directory at once")
+        elif {"", ".", ".."} & set(parts) or "\0" in path or max(len(part.encode()) for part in parts) > MOST_BYTES:
+            unfit.append(f"`{name[:200]}` is no path of a file")
+    if unfit:
+        more = f", and {len(unfit) - 3} more" if len(unfit) > 3 else ""
+        raise Unfit(f"objects that cannot be files: {', '.join(unfit[:3])}{more}; rename them, or name another prefix")
+    return {path: name for path, name in found.items() if path not in directories}, directories - {""}
+
 
 FIELDS = "name,size,generation,crc32c"
 # As stored: else an object with `Content-Encoding: gzip` arrives unpacked, with another size and CRC32C than it has.

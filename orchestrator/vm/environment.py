@@ -21,10 +21,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import environment_pythons as pythons
 from . import environment_tools as tools
-from .environment_pythons import version_of
-from .environment_tools import Failed, Tool, ask, plain, say, site_packages
+from .environment_tools import Failed, Tool, ask, plain, say, site_packages, version_of
 
 KEPT = 3  # environments; one with torch takes 7 GB
 MARK = ".complete"
@@ -46,7 +44,7 @@ def environment() -> None:
 
 
 class Maker:
-    """One environment. `core.text.environments` writes the request and describes its keys."""
+    """One environment. `core.text.scripts` writes the request and describes its keys."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.request = request
@@ -77,7 +75,7 @@ class Maker:
 
     def _is_complete(self) -> bool:
         """Also false when its interpreter was removed since."""
-        return (self.place / MARK).exists() and pythons.version_of(self.place / "bin" / "python") is not None
+        return (self.place / MARK).exists() and version_of(self.place / "bin" / "python") is not None
 
     def _build(self, lock: int) -> None:
         began = time.monotonic()
@@ -95,15 +93,15 @@ class Maker:
 
     def _fill(self, lock: int) -> str:
         """Create it and install everything; return what was done, in words."""
-        request, base = self.request, pythons.base_python(self.request["base"])
+        request, base = self.request, tools.base_python(self.request["base"])
         tools.adopt_settings_of_pip(base)
-        uv = None if request["needs_pip"] else pythons.find_uv(self.root)
+        uv = None if request["needs_pip"] else tools.find_uv(self.root)
         if uv is None and request["install_uv"] and not request["needs_pip"]:
-            uv = pythons.install_uv(self.root, base)
+            uv = tools.install_uv(self.root, base)
         python = self._interpreter(base, uv)
         lent = lent_to(base, python)
         pins, requirements, constraints = pins_of(lent), request["requirements"], request["constraints"]
-        tool = tools.Tool(uv, self.place, lock, self.what or "the environment", self.is_first)
+        tool = Tool(uv, self.place, lock, self.what or "the environment", self.is_first)
         tool.create(python, with_pip=lent is None)
         if lent is not None:
             lend(lent, "pip", self.place)
@@ -127,7 +125,7 @@ class Maker:
             tool.check_import(request["imports"])
         return ", ".join(self._parts(uv, pins, len(tools.packages(self.place) - before)))
 
-    def _install(self, tool: tools.Tool, requirements: str, constraints: str, pins: str) -> None:
+    def _install(self, tool: Tool, requirements: str, constraints: str, pins: str) -> None:
         """Install them beside what is lent of torch. Raises Failed, which says so if that is in the way."""
         try:
             tool.install(requirements, constraints + pins)
@@ -142,7 +140,7 @@ class Maker:
     def _parts(self, uv: str | None, pins: str, count: int) -> Iterator[str]:
         yield "uv venv" if uv else "venv"
         if self.request["python"]:
-            yield f"Python {pythons.version_of(self.place / 'bin' / 'python', full=True)}"
+            yield f"Python {version_of(self.place / 'bin' / 'python', full=True)}"
         if self.what:
             yield f"{self.what}: {count} package{'' if count == 1 else 's'}"
         if pins:
@@ -151,12 +149,12 @@ class Maker:
     def _interpreter(self, base: Path, uv: str | None) -> Path:
         """Return the Python to make it of. Raises Failed if the worker has none of the version that is asked for."""
         wanted = self.request["python"]
-        found = base if wanted is None else pythons.find_python(wanted, base, uv) or pythons.download_python(wanted, uv)
-        version, least = pythons.version_of(found), self.request["least_python"]
+        found = base if wanted is None else tools.find_python(wanted, base, uv) or tools.download_python(wanted, uv)
+        version, least = version_of(found), self.request["least_python"]
         if version is None:
             raise Failed(f"{found} does not run")
-        if least and pythons.numbers(version) < pythons.numbers(least):
-            raise Failed(self.request["too_old"].replace("{version}", pythons.version_of(found, full=True) or version))
+        if least and tools.numbers(version) < tools.numbers(least):
+            raise Failed(self.request["too_old"].replace("{version}", version_of(found, full=True) or version))
         return found
 
     def _prune(self) -> None:

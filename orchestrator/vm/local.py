@@ -14,7 +14,7 @@ import threading
 import time
 
 from .frames import reply
-from .phase import PhaseFiles
+from .phases import PhaseFiles
 from .supervisor import SHUTDOWN_GRACE_S, Supervisor, inherit_orphans, unpack
 
 REQUEST_BYTES = 64 << 20
@@ -25,7 +25,7 @@ def local() -> None:
     """Run the phase; return when it has ended, none of its processes is left, and exit.json is written."""
     request = json.loads(sys.stdin.buffer.readline(REQUEST_BYTES))
     phase = PhaseFiles(request["attempt"], request["phase"], request["runs"])
-    os.makedirs(phase.dir)  # noqa: PTH103 - as in `phase`
+    os.makedirs(phase.dir)  # noqa: PTH103 - as in `phases`
     _lock(phase)  # as long as this process lives
     inherit_orphans()
     unpack(phase, request["manifest"], place=request["store"])

@@ -1,13 +1,13 @@
 """Packs what a run made on a worker: an index, one line of JSON for each file, then the contents of those that are asked for.
 
-`remote.transfer.collect` asks for it. Taken are the regular files under `artifacts/`, those under `work/` that match the job's
+`remote.transfer.collector` asks for it. Taken are regular files under `artifacts/`, those under `work/` that match the job's
 patterns, and then, if asked for, what the job wrote beside them (`beside`). A link is packed as the file it leads to, wherever
 that is: the job could have copied it. What is not packed is named, with why; what is no file at all (a FIFO, a link to
 nothing) harms nothing, and what vanishes meanwhile is nothing. The contents follow one another in the order of the index, each
 as long as it says there: nothing can be larger than it says. They are never on this disk a second time.
 """
 
-# Paths are text, as in `phase`.
+# Paths are text, as in `phases`.
 # ruff: noqa: SIM115, PTH112, PTH114, PTH116, PTH118, PTH123, PTH208
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from . import beside, hashing
 from .frames import reply, widen, write
-from .phase import PhaseFiles
+from .phases import PhaseFiles
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a
 - `beside`: whether what else the job writes in its directory and its home goes where they go, or else is named
 - `inline_bytes`: how much of the results, compressed, may go into the log
 - `bucket`: gs://BUCKET/PREFIX, where all results go, as PREFIX/<run>/worker<i>/…; or null
-- `max_log`: how much of the log of a phase is kept, beginning and end (`bounded_log`)
+- `max_log`: how much of the log of a phase is kept, beginning and end (`stream`)
 - `peers_s`: how long the addresses of the other pods are waited for
 - `max_duration_s`, counted from here on; `stall_s`: the longest silence of `main`, or null
 
-The phases run under the supervisor, with the files of `phase` below RUN/<attempt>/. Their log goes to stdout, between control
+The phases run under the supervisor, with the files of `phases` below RUN/<attempt>/. Their log goes to stdout, between control
 lines (`pod_output`), of which each has one of these keys:
 
 - `pod`: {"schema", "run", "attempt", "worker", "workers"}, the first line; `say`: a sentence for the user
@@ -38,7 +38,7 @@ The exit code is that of the job; 124 at `max_duration_s`, 143 after SIGTERM, 71
 results did not reach the bucket.
 """
 
-# Paths are text, as in `phase`.
+# Paths are text, as in `phases`.
 # ruff: noqa: PTH100, PTH103, PTH112, PTH118, PTH119, PTH123, PTH202
 from __future__ import annotations
 
@@ -53,17 +53,14 @@ import zlib
 from itertools import islice
 from typing import Any, NoReturn
 
-from . import process_tree
-from .bounded_log import BoundedLog
+from . import phases
 from .cloud_storage import Storage
 from .frames import PREFIX
-from .metrics import MetricsTail
-from .phase import PhaseFiles
-from .pod_code import CodeRefused, unpack
+from .phases import PhaseFiles
 from .pod_limits import Limits
-from .pod_output import CONTROL_BYTES, Output
-from .pod_peers import Place
-from .pod_results import Results
+from .pod_output import CONTROL_BYTES, Output, Results
+from .pod_start import CodeRefused, Place, unpack
+from .stream import BoundedLog, MetricsTail
 
 SCHEMA = 1
 CODES = {"deadline": 124, "stopped": 143, "stalled": 71, "failed": 71, "lost": 71}
@@ -309,7 +306,7 @@ class _Supervisor:
         """End what a supervisor that was killed has left."""
         started = self.files.read("started.json") or {}
         session = int(started.get("pid", 0))
-        process_tree.end(lambda: process_tree.members(self.files.dir, session=session), 0.0)
+        phases.end(lambda: phases.members(self.files.dir, session=session), 0.0)
 
 
 def _home(named: str | None, run: str) -> str:

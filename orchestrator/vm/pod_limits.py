@@ -79,7 +79,7 @@ class Limits:
         if self.stall_s is None or self._log is None:
             return None
         try:
-            size = os.stat(self._log).st_size  # noqa: PTH116 - as in `phase`
+            size = os.stat(self._log).st_size  # noqa: PTH116 - as in `phases`
         except OSError:
             size = 0
         if size != self._size:

@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many sho
 if TYPE_CHECKING:
     from typing import Any
 
-HOME = os.path.expanduser("~")  # as `phase.root`, without the 4 ms that pathlib takes on each worker
+HOME = os.path.expanduser("~")  # as `phases.root`, without the 4 ms that pathlib takes on each worker
 KEEP = 4  # manifests: those of the newest runs
 YOUNG_S = 3600.0  # what was used so recently may still be needed by a run that is about to start
 PIECE_BYTES = 1 << 20

@@ -21,10 +21,10 @@ try:  # the names of `signal` without its enumerations, which take 5 ms to impor
 except ImportError:
     import signal
 
-from . import process_tree, stream
-from .bounded_log import BoundedLog
+from . import phases, stream
 from .frames import reply
-from .phase import PhaseFiles, boot_id, boot_s, private
+from .phases import PhaseFiles, boot_id, boot_s, private
+from .stream import BoundedLog
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Supervisor:
         environment = dict(os.environ, PYTHONUNBUFFERED="1")  # the log must not lag by a buffer
         environment["TPUJOB_ARTIFACTS"] = f"{phase.run}/artifacts"
         environment.update(asked)
-        environment.update({process_tree.MARK: phase.dir, "TPUJOB_ATTEMPT": phase.attempt})
+        environment.update({phases.MARK: phase.dir, "TPUJOB_ATTEMPT": phase.attempt})
         return environment
 
     def watch(self) -> None:
@@ -280,7 +280,7 @@ class Supervisor:
                 self._name_leftovers()
             except OSError:
                 pass  # such as of a full disk
-        if process_tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
+        if phases.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
             while not self.reap():  # the main process may have died after the last look
                 time.sleep(0.01)
         self._write_exit(stopped=stop is not None)
@@ -288,7 +288,7 @@ class Supervisor:
     def _name_leftovers(self) -> None:
         """Say in the log what the job left running: it is ended now, though it may have had something to do."""
         for pause_s in (LEFTOVER_LOOK_S, 0.0):
-            words = (process_tree.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0") for pid in self.members())
+            words = (phases.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0") for pid in self.members())
             of_job = (each for each in words if {"chips", "tpu_metrics"}.isdisjoint(each))  # tpujob's own run beside it
             # Options and further words may be secret.
             shown = ([each[0].split(" ")[0], *(word for word in each[1:2] if word[:1] != "-")] for each in of_job)
@@ -351,7 +351,7 @@ class Supervisor:
         self.reap()
         if self.is_alone:
             return set()
-        return process_tree.members(self.phase.dir, session=self.main, supervisor=os.getpid())
+        return phases.members(self.phase.dir, session=self.main, supervisor=os.getpid())
 
 
 def stop(attempt: str, name: str, grace_s: str) -> None:
@@ -368,8 +368,8 @@ def stop(attempt: str, name: str, grace_s: str) -> None:
         pid = int(started.get("pid", 0))
         # After a reboot, or where its process id has a new owner, the session of the dead main process proves nothing.
         ours = started.get("boot") == boot_id() and all(
-            process.marked for process in process_tree.processes(phase.dir) if process.pid == pid
+            process.marked for process in phases.processes(phase.dir) if process.pid == pid
         )
         session = pid if ours else 0
-        status["ended"] = process_tree.end(lambda: process_tree.members(phase.dir, session=session), float(grace_s))
+        status["ended"] = phases.end(lambda: phases.members(phase.dir, session=session), float(grace_s))
     reply(status)

@@ -1,6 +1,6 @@
 """Copies the results of a run from the worker to Cloud Storage, without a client.
 
-The script of a job with `bucket:` ends with this verb; in a pod, `pod_results` calls `copy`. It takes the same files as `pack`,
+The script of a job with `bucket:` ends with this verb; in a pod, `pod_output` calls `copy`. It takes the same files as `pack`,
 sends each in one request with the VM's service account, retries transient failures, and exits with a nonzero code when a file
 did not arrive. Where file after file fails, the rest is not tried: TPUs are billed for each try.
 """
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from .cloud_storage import Storage, split
 from .pack import place_of, rows
-from .phase import PhaseFiles
+from .phases import PhaseFiles
 
 MOST_FAILURES = 3  # of files, one after the other, for a reason that might have passed
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import queue
+from tests.cluster import fixture
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.agent import Agent
 from tests.cluster.plane.control_plane import ADMIN, ControlPlane
@@ -77,11 +77,11 @@ async def _run(plane: ControlPlane, began: float, while_pid: int | None) -> None
     if while_pid is not None:
         loop.add_reader(os.pidfd_open(while_pid), until.set)
     agent = Agent(plane)
-    queue.install(plane)
+    fixture.install(plane)
 
     def ready(gate: int, port: int) -> None:
         url, took_s = f"https://127.0.0.1:{gate}", time.monotonic() - began
-        user = plane.kubeconfig(plane.directory / "kubeconfig", USER, [queue.GROUP], url, queue.NAMESPACE)
+        user = plane.kubeconfig(plane.directory / "kubeconfig", USER, [fixture.GROUP], url, fixture.NAMESPACE)
         admin = plane.kubeconfig(plane.directory / "admin.kubeconfig", ADMIN)
         said = {"kubeconfig": str(user), "admin": str(admin), "agent": port, "started_in_s": took_s, "pid": os.getpid()}
         draft = plane.directory / "cluster.draft"
@@ -89,7 +89,8 @@ async def _run(plane: ControlPlane, began: float, while_pid: int | None) -> None
         draft.replace(plane.directory / "cluster.json")  # complete once it has its name
         print(f"ready in {took_s:.1f} s; logs in {plane.children.logs}\nexport KUBECONFIG={user}", flush=True)
         print(
-            f"namespace {queue.NAMESPACE}, queue {queue.QUEUE}; faults and meter: http://127.0.0.1:{port}", flush=True
+            f"namespace {fixture.NAMESPACE}, queue {fixture.QUEUE}; faults and meter: http://127.0.0.1:{port}",
+            flush=True,
         )
 
     await agent.run(ready, until)

@@ -1,9 +1,6 @@
-"""The fixture `cluster`: one real control plane for all tests of a session, also where xdist plays them in several processes.
+"""The fixture `cluster`: one real control plane for all tests of a session, with what its admin sets up for TPU jobs."""
 
-Tests that use it are skipped without kubectl, and where the binaries are not in the cache (`make cluster`).
-TPUJOB_TEST_KUBECONFIG names a cluster of yours instead, such as kind's, with JobSet, Kueue, the flavors of `queue.py`, and
-nodes that have the labels and the chips of `agent/shapes.py`: there nothing bills, and no fault can be played.
-"""
+from __future__ import annotations
 
 import fcntl
 import itertools
@@ -19,18 +16,70 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
 import yaml
 
 from tests import ROOT
-from tests.cluster import queue
 from tests.cluster.agent import sandbox
-from tests.cluster.agent.shapes import OF_NAMESPACE
+from tests.cluster.agent.nodes import OF_NAMESPACE
 from tests.cluster.versions import cache, missing
 from tests.waiting import HANG_S, until
+
+if TYPE_CHECKING:
+    from tests.cluster.plane.control_plane import ControlPlane
+
+
+NAMESPACE, QUEUE = "default", "tpu"
+ACCELERATORS = ("tpu-v4-podslice", "tpu-v5-lite-podslice", "tpu-v5p-slice", "tpu-v6e-slice", "tpu7x")
+QUOTA = 64  # chips of each accelerator
+PRIORITIES = {"low": 100, "high": 1000}
+COVERED = ("google.com/tpu", "cpu", "memory")
+KUEUE = "kueue.x-k8s.io/v1beta1"
+GROUP = "tpujob-users"
+
+
+def install(plane: ControlPlane) -> None:
+    """Create flavors, priorities, the queue of the namespace `default`, and give the users' group its rights."""
+    binding = {
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": GROUP}],
+    }
+    plane.apply(_object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", GROUP) | binding)
+    for accelerator in ACCELERATORS:
+        labels = {"nodeLabels": {"cloud.google.com/gke-tpu-accelerator": accelerator}}
+        tolerations = {"tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]}
+        plane.apply(_object(KUEUE, "ResourceFlavor", accelerator) | {"spec": labels | tolerations})
+    for name, value in PRIORITIES.items():
+        plane.apply(_object(KUEUE, "WorkloadPriorityClass", name) | {"value": value, "description": f"{name} priority"})
+    for document in queues(NAMESPACE, QUOTA):
+        plane.apply(document)
+
+
+def queues(namespace: str, chips: int) -> tuple[dict[str, Any], ...]:
+    """Return the ClusterQueue and the LocalQueue `tpu` of a namespace, with so many chips of each accelerator."""
+    quota = {"google.com/tpu": str(chips), "cpu": "10000", "memory": "100Ti"}
+    flavors = [
+        {"name": accelerator, "resources": [{"name": name, "nominalQuota": quota[name]} for name in COVERED]}
+        for accelerator in ACCELERATORS
+    ]
+    spec = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "resourceGroups": [{"coveredResources": list(COVERED), "flavors": flavors}],
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+    }
+    return (
+        _object(KUEUE, "ClusterQueue", f"tpu-{namespace}") | {"spec": spec},
+        _object(KUEUE, "LocalQueue", QUEUE, namespace) | {"spec": {"clusterQueue": f"tpu-{namespace}"}},
+    )
+
+
+def _object(version: str, kind: str, name: str, namespace: str = "") -> dict[str, Any]:
+    place = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **place}}
+
 
 GIVEN = "TPUJOB_TEST_KUBECONFIG"
 RBAC = "rbac.authorization.k8s.io"
@@ -116,14 +165,14 @@ class Cluster:
             session.verify, session.cert = own[authority], (user["client-certificate"], user["client-key"])
             return dict(session.delete(own["server"] + place, json=options, timeout=HANG_S).json())
 
-    def namespace(self, quota: int = queue.QUOTA) -> str:
+    def namespace(self, quota: int = QUOTA) -> str:
         """Return a new namespace with a queue `tpu` of so many chips of each accelerator. It is deleted after the test."""
         name = f"test-{os.getpid()}-{next(self._numbers)}-{time.time_ns() % 10**6}"
         annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OF_NAMESPACE}={name}"}
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "annotations": annotations}}
         self.kubectl("create", "-f", "-", given=space)
         self._spaces.append(name)
-        self.kubectl("apply", "-f", "-", given=queue.queues(name, quota))
+        self.kubectl("apply", "-f", "-", given=queues(name, quota))
         until(lambda: self.get("serviceaccount", "default", "-n", name), "the namespace's service account")
         return name
 

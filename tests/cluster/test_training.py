@@ -1,6 +1,5 @@
 """`jobs/mnist-gke.yaml` on the real control plane, through Kueue: torch_xla in two pods, with the losses of a slice."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import yaml
 from orchestrator.emulator.daemon import control
 from tests import ROOT
 from tests.cluster.gke_fixture import Gke
+from tests.programs_fixture import needs_xla
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs the `local` extra"),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.torch, needs_xla]
 NO_NETWORK = {"OMP_NUM_THREADS": "1", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
 
 

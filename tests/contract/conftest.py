@@ -1,7 +1,5 @@
 """Faults of the shared emulator."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,6 +1,5 @@
-"""Capacity that is not there, is won in a race, or is taken away: the real CLI on an emulator that is told to behave so."""
+"""What the cloud refuses: capacity, literal refusals through the whole command, and a network with no route out."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -9,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.cli_fixture import Cli, Tpujob
+from tests.programs_fixture import needs_torch
 from tests.waiting import until
 
 ONE_ZONE = """
@@ -120,7 +121,7 @@ def preempted(cli: Cli, job: str, at: list[int]) -> tuple[list[str], str]:
 
 @pytest.mark.ci
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
+@needs_torch
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=pytest.mark.exhaustive)])
 def test_a_training_that_is_preempted_goes_on_elsewhere_with_the_same_losses(cli: Cli, backend: str) -> None:
     undisturbed = cli("run", training(cli, ONE_ZONE, backend, 3, []))
@@ -214,3 +215,116 @@ def test_a_restart_says_from_which_checkpoint_it_goes_on_though_the_metrics_are_
     shown = newest_run(cli)
     assert [row["continued"] for row in shown["attempts"]] == [None, goes_on[1]]
     assert goes_on[1] in [event["what"] for event in shown["events"]]
+
+
+LINES = (ROOT / "tests/contract/clouds/literal_replies.jsonl").read_text(encoding="utf-8").splitlines()
+ROWS = {row["id"]: row for row in map(json.loads, LINES)}
+FIRST, SECOND = "us-central1-a", "us-west4-a"
+FULL = f"no capacity in any zone that was asked for ({FIRST}, {SECOND})"
+
+
+def refused_in_the_first_zone(tpujob: Tpujob, name: str) -> None:
+    """Let creates in FIRST get the literal answer of a row."""
+    row = ROWS[name]
+    (tpujob.directory / "answer.json").write_text(json.dumps(row["body"]))
+    call, _, operation = row["call"].partition("/")
+    how = ("create_fails",) if operation else ("status", f"status={row['http_status']}")
+    words = (*how, f"literal=@{tpujob.directory / 'answer.json'}", "--on", call, "--zone", FIRST)
+    added = tpujob("emulator", "fault", "add", *words)
+    assert added.returncode == 0, added.text
+
+
+def zones_asked(tpujob: Tpujob) -> list[str]:
+    creates = [*tpujob.requests("nodes.create"), *tpujob.requests("queuedResources.create")]
+    return [re.search(r"/locations/([^/]+)/", row["path"])[1] for row in creates]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("name", "zones", "code", "said"), [
+    ("tpu-stockout-queue-hint", [FIRST, SECOND], 69, FULL),
+    ("tpu-reservation-not-found", [FIRST, SECOND], 69, FULL),
+    ("tpu-type-notfound-v4-128", [FIRST, SECOND], 69, f"no capacity in {SECOND}; refused: "),
+    ("tpu-flex-not-supported", [FIRST, SECOND], 69, f"no capacity in {SECOND}; refused: "),
+    ("tpu-quota-zone-429", [FIRST, SECOND], 69, f"no capacity in {SECOND}; quota: Quota 'TPUV5sLitepodServingPer"),
+    ("tpu-location-policy", [FIRST, SECOND], 69, f"no capacity in {SECOND}; no permission: "),
+    ("tpu-shielded-policy", [FIRST], 77, "constraints/compute.requireShieldedVm requires secure boot"),
+    ("tpu-free-trial", [FIRST], 77, "console.cloud.google.com/billing/linkedaccount?project=emulated"),
+    ("tpu-node-arch-denied", [FIRST], 64, "the old TPU Node architecture"),
+])  # fmt: skip
+def test_a_refusal_of_a_place_leads_to_the_next_and_one_of_the_project_ends_the_search(
+    tpujob: Tpujob, name: str, zones: list[str], code: int, said: str
+) -> None:
+    queued = "queuedResources" in ROWS[name]["call"]
+    refused_in_the_first_zone(tpujob, name)
+    tpujob.fault("create_fails", match={"zone": SECOND})
+    how = "provisioning: flex-start, " if queued else ""
+    ended = tpujob("run", tpujob.job(f"tpu: {{{how}zone: [{FIRST}, {SECOND}]}}\ncommand: 'true'\n"))
+    assert (ended.returncode, zones_asked(tpujob)) == (code, zones), ended.text
+    assert said in ended.text and tpujob.alive() == []
+
+
+def test_what_one_place_does_not_offer_the_next_one_has_and_a_wait_changes_nothing(tpujob: Tpujob) -> None:
+    refused_in_the_first_zone(tpujob, "tpu-type-notfound-v4-128")
+    job = f"tpu: {{wait: 1h, accelerator: v4-8, zone: [{FIRST}, us-central2-b]}}\ncommand: 'true'\n"
+    ended = tpujob("run", tpujob.job(job))
+    assert ended.returncode == 0 and zones_asked(tpujob) == [FIRST, "us-central2-b"], ended.text
+    asked = (
+        f"the table of offers has no v4-8 (on-demand) in {FIRST}, but in us-central2-b; the cloud is asked all the same"
+    )
+    assert asked in " ".join(ended.text.split()), ended.text
+
+
+def test_a_fresh_slice_whose_addresses_and_whose_role_at_the_relay_come_late_is_waited_for(tpujob: Tpujob) -> None:
+    tpujob.fault("few_endpoints", match={"state": "READY"}, when={"first": 2})
+    tpujob.fault("relay_refuse", "relay.connect", close_code=4033, when={"first": 3})
+    job = f"access: {{via: iap}}\ntpu: {{accelerator: v5e-4x4, zone: {FIRST}}}\ncommand: 'true'\n"
+    ended = tpujob("run", tpujob.job(job))
+    assert ended.returncode == 0 and tpujob.alive() == [], ended.text
+    assert [fault["hits"] for fault in tpujob.admin("GET", "faults")["faults"]] == [2, 3]
+
+
+def test_a_job_may_ask_for_secure_boot(tpujob: Tpujob) -> None:
+    planned = tpujob(
+        "plan", "--json", tpujob.job(f"access: {{secure_boot: true}}\ntpu: {{zone: {FIRST}}}\ncommand: ls\n")
+    )
+    (candidate,) = json.loads(planned.stdout)["candidates"]
+    assert candidate["request"]["body"]["shieldedInstanceConfig"] == {"enableSecureBoot": True}
+
+
+JOB = """
+name: offline
+tpu: {zone: us-central1-a, accelerator: v5litepod-8}
+requirements: [alpha]
+env: {PIP_RETRIES: 0, PIP_CONFIG_FILE: /dev/null, UV_HTTP_RETRIES: 0, PIP_INDEX_URL: "https://index.invalid/simple"}
+access: {via: iap}
+command: echo never
+"""
+
+
+@pytest.fixture
+def no_route(tpujob: Tpujob) -> None:
+    tpujob.settings(cloud_nat=False)
+
+
+def test_a_worker_without_a_route_out_says_so_and_how_to_give_it_one(tpujob: Tpujob, no_route: None) -> None:
+    done = tpujob("run", tpujob.job(JOB))
+    assert done.returncode == 71, done.text
+    assert "the setup failed on worker0 with code" in done.stderr
+    assert "the worker does not reach index.invalid:443 (the proxy 127.0.0.1:9: connection refused)" in done.stderr
+    assert "Cloud NAT gives it a route out (`gcloud compute routers create NETWORK-router" in done.stderr
+    assert "--region=us-central1 --project=emulated" in done.stderr and "PIP_INDEX_URL" in done.stderr
+    assert tpujob.alive() == []
+    (run,) = json.loads(tpujob("list", "--json").stdout)
+    assert json.loads(tpujob("show", run["run"], "--json").stdout)["attempts"][-1]["state"] == "error"
+
+
+def test_a_setup_that_fails_by_itself_is_its_own_failure_there_too(tpujob: Tpujob, no_route: None) -> None:
+    job = JOB.replace("requirements: [alpha]", "setup: echo mistake; exit 3")
+    done = tpujob("run", tpujob.job(job))
+    assert done.returncode == 3, done.text
+    assert "the setup failed on worker0 with code 3" in done.stderr and "does not reach" not in done.stderr
+
+
+def test_an_external_address_is_a_route_out(tpujob: Tpujob, no_route: None, tmp_path: Path) -> None:
+    job = JOB.replace("access: {via: iap}", "").replace("requirements: [alpha]", 'setup: test -z "$HTTPS_PROXY"')
+    done = tpujob("run", tpujob.job(job), env={"HTTPS_PROXY": ""})
+    assert done.returncode == 0, done.text

@@ -1,7 +1,8 @@
-"""Detached runs through the real CLI: submitted and left, attached to, canceled, extended, and ended by their own watchdog."""
+"""Runs that are submitted and left, attached to, extended, ended by their watchdog, and canceled by name."""
 
 import contextlib
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import psutil
 import pytest
 
 from orchestrator.client.session import Session
-from orchestrator.core.lease import timings
+from orchestrator.core.lease import cloud_api
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.places.google.objects import Objects
 from tests.cli_fixture import Tpujob
@@ -49,7 +50,7 @@ def detached(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
 
 def periods(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
     """Other periods than Google's, for slices that are made from now on; the emulated cloud scales them."""
-    monkeypatch.setattr(timings, "GOOGLE", replace(timings.GOOGLE, **changed))
+    monkeypatch.setattr(cloud_api, "GOOGLE", replace(cloud_api.GOOGLE, **changed))
 
 
 def submit(cli: Tpujob, text: str, *words: str, **env: str) -> str:
@@ -260,3 +261,118 @@ def test_a_worker_fetches_the_data_of_a_job_and_what_is_missing_is_refused_befor
 def test_a_bucket_is_refused_where_there_is_no_storage(detached: Tpujob) -> None:
     done = detached("submit", detached.job(QUICK + "bucket: gs://my-bucket/runs\n"))
     assert done.returncode == 64 and "job.yaml:8: bucket: no Cloud Storage belongs to this shell" in done.stderr
+
+
+HELLO = "name: hello\ntpu: {zone: us-central1-a}\ncommand: echo hi\n"
+LONG = HELLO.replace("echo hi", "while [ ! -e ~/go ]; do sleep 0.1; done")
+WAITER = "name: waiter\ntpu: {zone: us-central1-a, wait: 1h}\ncommand: echo hi\n"
+QUEUED = WAITER.replace("wait: 1h", "wait: 1h, provisioning: queued")
+RACE = QUEUED.replace("zone: us-central1-a", "zone: [us-central1-a, us-west4-a], race: true")
+
+
+@pytest.fixture
+def left_alone(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
+    monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
+    return tpujob
+
+
+def state_of(cli: Tpujob, run: str) -> str:
+    return str(json.loads(cli("show", run, "--json").stdout)["state"])
+
+
+def no_capacity(cli: Tpujob) -> None:
+    (cli.directory / "rehearsal.json").write_text(json.dumps({"capacity": [{"zone": "*"}]}))
+    assert cli("emulator", "rehearse", "rehearsal.json").returncode == 0
+
+
+def test_a_name_means_the_newest_run_and_for_what_acts_the_one_that_has_not_ended(left_alone: Tpujob) -> None:
+    older = submit(left_alone, LONG)
+    assert left_alone("run", left_alone.job(HELLO)).returncode == 0
+    assert json.loads(left_alone("show", "hello", "--json").stdout)["run"] != older
+    assert left_alone("extend", "hello", "--by", "5m").returncode == 0
+    done = left_alone("cancel", "hello")
+    assert done.returncode == 0 and f"{older} canceled" in done.stdout, done.text
+    assert left_alone.alive() == [] and state_of(left_alone, older) == "canceled"
+    again = left_alone("cancel", "hello")
+    assert again.returncode == 0 and "has ended already" in again.stdout
+
+
+def test_a_name_of_several_live_runs_ends_and_follows_none(left_alone: Tpujob) -> None:
+    runs = [submit(left_alone, LONG), submit(left_alone, LONG)]
+    for words in (("cancel", "hello"), ("attach", "hello"), ("extend", "hello", "--by", "5m"), ("down", "hello")):
+        refused = left_alone(*words)
+        assert refused.returncode == 64 and all(run in refused.stderr for run in runs), (words, refused.text)
+    assert len(left_alone.alive()) == 2
+    assert json.loads(left_alone("show", "hello", "--json").stdout)["run"] == runs[1]
+    down = left_alone("down", runs[0][:9])
+    assert down.returncode == 0 and "absent" in down.stdout, down.text
+    assert state_of(left_alone, runs[0]) == "canceled" and len(left_alone.alive()) == 1
+    assert left_alone("cancel", "hello").returncode == 0
+    assert left_alone.alive() == []
+
+
+@pytest.mark.parametrize("job", [WAITER, QUEUED, RACE], ids=["between-tries", "queued", "race"])
+def test_a_run_that_waits_for_capacity_is_canceled_from_another_terminal(tpujob: Tpujob, job: str) -> None:
+    no_capacity(tpujob)
+    process = tpujob.start("run", tpujob.job(job), stderr=subprocess.STDOUT)
+    if job is WAITER:
+        tpujob.until("no capacity (released: absent) → next", process)
+        run = until(lambda: json.loads(tpujob("status", "--json").stdout)["waiting"], "a waiting run")[0]["run"]
+        assert f"waiter\tv5litepod-8\tus-central1-a\twaiting\trun {run}\t" in tpujob("status").stdout
+    else:
+        requests = 1 if job is QUEUED else 2
+        until(
+            lambda: len(tpujob.admin("GET", "status").get("queued_resources", [])) == requests, "requests in the queue"
+        )
+    done = tpujob("cancel", "waiter")
+    assert done.returncode == 0 and " canceled; " in done.stdout, done.text
+    assert tpujob.admin("GET", "status").get("queued_resources", []) == []
+    tpujob.admin("DELETE", "capacity")
+    assert_ended(tpujob, process)
+    assert tpujob.lived() == (1 if job is WAITER else 0), "nothing was created after the end"
+
+
+def test_a_run_on_a_held_slice_is_stopped_and_the_slice_stays(tpujob: Tpujob) -> None:
+    assert tpujob("up", "alice", "--zone", "us-central1-a", "--idle", "never").returncode == 0
+    process = tpujob.start("run", tpujob.job(LONG), stderr=subprocess.STDOUT)
+    until(lambda: [run for run in json.loads(tpujob("list", "--json").stdout) if run["state"] == "running"], "a job")
+    done = tpujob("cancel", "hello", "--json")
+    shape = json.loads(done.stdout)
+    assert done.returncode == 0 and (shape["state"], shape["slices"], shape["released"]) == ("canceled", [], True)
+    out, _ = process.communicate()
+    assert process.returncode == 71 and "canceled by `tpujob cancel`" in out and "alice is kept until" in out, out
+    assert len(tpujob.alive()) == 1
+    again = tpujob("run", tpujob.job(HELLO))
+    assert again.returncode == 0 and "held by `tpujob up`" in again.stderr, "nothing of the first job is in its way"
+
+
+def test_cancel_and_down_say_as_json_what_they_proved(left_alone: Tpujob) -> None:
+    run = submit(left_alone, LONG)
+    shape = json.loads(left_alone("cancel", run, "--json").stdout)
+    assert sorted(shape) == ["had_ended", "released", "run", "slices", "state"]
+    (gone,) = shape["slices"]
+    assert (shape["run"], shape["had_ended"], shape["state"], gone["absent"]) == (run, False, "canceled", True)
+    assert json.loads(left_alone("cancel", run, "--json").stdout)["had_ended"] is True
+    assert left_alone("up", "alice", "--zone", "us-central1-a").returncode == 0
+    (down,) = json.loads(left_alone("down", "alice", "--json").stdout)["released"]
+    assert (down["name"], down["zone"], down["absent"]) == ("alice", "us-central1-a", True)
+    assert json.loads(left_alone("down", "--json").stdout) == {"released": [], "alive": []}
+
+
+def test_the_record_of_a_cancel_outlives_a_run_that_was_killed(tpujob: Tpujob) -> None:
+    no_capacity(tpujob)
+    process = tpujob.start("run", tpujob.job(QUEUED), env={"TPUJOB_GUARDIAN": "off"})
+    until(lambda: tpujob.admin("GET", "status").get("queued_resources", []), "a request in the queue")
+    process.kill()
+    process.communicate()
+    done = tpujob("cancel", "waiter")
+    assert done.returncode == 0 and "has ended already" in done.stdout, done.text
+    assert tpujob.admin("GET", "status").get("queued_resources", []) == [] and tpujob.lived() == 0
+    assert json.loads(tpujob("status", "--json").stdout)["waiting"] == []
+
+
+def assert_ended(cli: Tpujob, process: subprocess.Popen[str]) -> None:
+    out, _ = process.communicate()
+    assert process.returncode == 71 and "canceled by `tpujob cancel`" in out, out
+    assert cli.alive() == [] and cli.only_run()["state"] == "canceled"
+    assert cli.only_run()["exit_code"] == 71

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from orchestrator.drill import runner
-from orchestrator.drill.disasters import DISASTERS
+from orchestrator.drill.runner import DISASTERS
 from orchestrator.promises import PROMISES
 from tests import ROOT
 from tests.waiting import until

@@ -1,7 +1,5 @@
 """`run --json` and `submit --json`: stdout is a stream of events, one JSON object a line, and the last one is the result."""
 
-from __future__ import annotations
-
 import json
 import signal
 from typing import Any

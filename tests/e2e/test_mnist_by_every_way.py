@@ -1,6 +1,5 @@
 """jobs/mnist.yaml, with real torch_xla, by every way to its worker: equal losses, the log of the worker, and nothing left."""
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -12,15 +11,12 @@ import pytest
 from tests import ROOT
 from tests.cli_fixture import Said, Tpujob, kill_all
 from tests.e2e.test_access import bastion, keys, way
+from tests.programs_fixture import needs_xla
 from tests.waiting import until
 
 __all__ = ["bastion", "way"]
 
-pytestmark = [
-    pytest.mark.exhaustive,
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs the `local` extra"),
-]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.torch, needs_xla]
 WITHOUT_NETWORK = ("--env", "https_proxy=http://127.0.0.1:9", "--env", "no_proxy=")  # nothing listens there
 FEW = ("--set", "train.emulated.examples=768", "--env", "OMP_NUM_THREADS=1", *WITHOUT_NETWORK)
 BEGUN = "images · batch 128"  # the training's first line after torch is there

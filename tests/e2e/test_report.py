@@ -1,20 +1,24 @@
-"""The report: every run has one, however it ended, and `tpujob report` writes it again, or one of several runs."""
+"""What is told of a run: `tpujob report`, `compare` and `cost`, and a job that does not use its TPU."""
 
 import csv
 import io
 import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 import tpujob as api
 from orchestrator.client.results import pages as pages_of_runs
 from orchestrator.report.page import pages
 from tests.cli_fixture import Tpujob, press
+from tests.programs_fixture import needs_xla
+from tests.waiting import HANG_S, until
 
 JOB = """
 name: fit
@@ -37,8 +41,8 @@ def last_event(text: str) -> dict[str, Any]:
     return json.loads(text.splitlines()[-1])
 
 
-def only_page(tpujob: Tpujob, name: str = "fit") -> str:
-    (path,) = tpujob.directory.glob(f"runs/{name}-*/report.html")
+def only_page(tpujob: Tpujob) -> str:
+    (path,) = tpujob.directory.glob("runs/fit-*/report.html")
     return path.read_text()
 
 
@@ -197,3 +201,207 @@ def test_the_python_api_has_the_page_of_a_run_and_of_several(tpujob: Tpujob) -> 
     both = client.report(*(result.run for result in results), out="both.html")
     assert both == tpujob.directory / "both.html" and "2 runs" in both.read_text()
     assert client.report(results[0].run) == results[0].report
+
+
+# A training in a second: what it measured is what the variant says.
+WRITE = """
+import json, os, pathlib, time
+out = pathlib.Path(os.environ["TPUJOB_ARTIFACTS"])
+dt_s = float(os.environ.get("DT", "0.1"))
+head = {"schema": 1, "timing": "drained", "device": "pretended", "processes": 1, "batch_size": 32}
+steps = [{"epoch": 1, "step": n, "t_s": n, "dt_s": dt_s * (1 + n % 2)} for n in range(1, 5)]
+epochs = [{"epoch": n, "t_s": 9, "s": 6 * dt_s, "compile_s": 0, "warm_steps": 4, "steps": 4} for n in (1, 2)]
+(out / "timing.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in [head, *steps, *epochs]))
+(out / "metrics.json").write_text(json.dumps({"model": "pretended", "batch_size": 32, "test_accuracy": 0.5}))
+"""
+
+
+@pytest.fixture
+def ready(tpujob: Tpujob) -> Tpujob:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "write.py").write_text(WRITE)
+    return tpujob
+
+
+def test_compare_prints_text_markdown_and_csv_of_the_runs_in_the_order_they_are_named(ready: Tpujob) -> None:
+    for name, dt_s in (("slow", "0.4"), ("quick", "0.1")):
+        text = f"name: {name}\non: local\ncode: ./code\nenv: {{DT: '{dt_s}'}}\ncommand: python3 write.py\n"
+        assert ready("run", ready.job(text)).returncode == 0
+    text = ready("compare", "slow", "quick")
+    assert text.returncode == 0 and text.stdout.splitlines()[0].split()[-2:] == ["slow", "quick"]
+    assert re.search(r"^s / iteration \(mean ± σ\)\s+0\.600 ± 0\.231\s+0\.150 ± 0\.058$", text.stdout, re.MULTILINE)
+    assert (
+        "| s / epoch (mean ± σ) | 2.40 ± 0.00 | 0.600 ± 0.000 |"
+        in ready("compare", "slow", "quick", "--markdown").stdout
+    )
+    rows = list(csv.DictReader(io.StringIO(ready("compare", "quick", "slow", "--csv").stdout)))
+    assert [row["title"] for row in rows] == ["quick", "slow"] and float(rows[0]["total_s"]) == pytest.approx(1.2)
+    assert ready("compare", "slow", "nobody").returncode == 64
+    assert ready("compare", "slow", "--csv", "--json").returncode == 64
+    assert json.loads(ready("show", "slow", "--json").stdout)["figures"]["step_s"]["mean"] == pytest.approx(0.6)
+
+
+TRAIN = """
+tpu: {zone: us-central1-a}
+train: {dataset: synthetic, batch_size: 64, epochs: 2, examples: 256, test_examples: 100, timing: drained}
+"""
+
+
+@pytest.mark.exhaustive  # three trainings; the figures themselves are compared above, and test_train has the one of each kind
+@pytest.mark.torch
+@needs_xla
+def test_the_built_in_training_is_compared_on_many_cores_on_one_and_on_this_machine(tpujob: Tpujob) -> None:
+    variants = "{multi-core: {}, single-core: {train: {cores: 1}}, cpu: {on: local, train: {backend: cpu, cores: 1}}}"
+    done = tpujob("run", tpujob.job(f"name: c{TRAIN}variants: {variants}\n", "b.yaml"))
+    assert done.returncode == 0, done.stderr
+    table = json.loads(tpujob("compare", "c", "--json").stdout)
+    assert table["comparable"] is True and table["differences"] == []
+    multi, single, cpu = table["runs"]
+    assert [(column["device"], column["processes"]) for column in (multi, single, cpu)] == [
+        ("xla:cpu", 2),
+        ("xla:cpu", 1),
+        ("cpu", 1),
+    ]
+    for column in (multi, single, cpu):
+        assert column["step_s"]["std"] > 0 and column["problems"] == []
+        assert column["first_step_s"] > 0 and column["images_per_s"] > 0 and 0 <= column["test_accuracy"] <= 1
+        assert column["train_loss"] == pytest.approx(multi["train_loss"], rel=1e-3), "the same work"
+    assert (
+        multi["warm_up_steps"] >= 1
+        and multi["compile_s"] > 0
+        and multi["step_s"]["count"] == 8 - multi["warm_up_steps"]
+    )
+
+
+SPOT = "name: spot\ntpu: {accelerator: v5litepod-8, zone: us-central1-a, provisioning: spot}\ncommand: 'true'\n"
+FAILS = "name: fails\ntpu: {accelerator: v5litepod-4, zone: us-west4-a}\ncommand: exit 3\n"
+RACE = """
+name: race
+tpu: {accelerator: v5litepod-8, zone: [us-central1-a, us-east1-c], provisioning: queued, wait: 1h, race: true}
+command: 'true'
+"""
+ON_HELD = "name: on-held\ntpu: {accelerator: v5litepod-8, zone: us-central1-a}\ncommand: 'true'\n"
+HERE = "name: here\n'on': local\ncommand: 'true'\n"
+
+
+def test_cost_tells_the_dollars_of_show_and_of_the_billing_meter(tpujob: Tpujob) -> None:
+    for name, text in (("spot", SPOT), ("fails", FAILS), ("race", RACE), ("here", HERE)):
+        assert tpujob("run", tpujob.job(text, f"{name}.yaml")).returncode == (3 if name == "fails" else 0)
+    assert tpujob("up", "mine", "--accelerator", "v5litepod-8", "--zone", "us-central1-a").returncode == 0
+    assert tpujob("run", tpujob.job(ON_HELD, "held.yaml")).returncode == 0
+    still = tpujob("cost").stdout
+    assert "nothing of it is billed" in still and "still billed: " in still and "not an invoice" in still
+    assert tpujob("down", "mine").returncode == 0
+
+    found = json.loads(tpujob("cost", "--by", "run", "--json").stdout)
+    emulated, local = found["clouds"]
+    assert (emulated["cloud"], local["cloud"]) == ("emulated", "local")
+    shown = {
+        run["run"]: json.loads(tpujob("show", run["run"], "--json").stdout)["cost_usd"]
+        for run in json.loads(tpujob("list", "--json").stdout)
+        if run["cloud"] == "emulated"
+    }
+    rows = {row["name"]: row for row in emulated["rows"]}
+    assert {run: pytest.approx(rows[run]["cost_usd"]) for run in shown} == shown and len(shown) == 4
+    assert set(rows) == {*shown, "slice mine"} and rows["slice mine"]["idle_usd"] > 0
+
+    total = emulated["total"]
+    metered = {bill["name"].rpartition("/")[2]: bill["usd"] for bill in tpujob.bills()}
+    queued = {lease.name.node for lease in tpujob.leases() if lease.name.queued}
+    at_once = [row for row in emulated["rows"] if row["job"] != "race"]
+    # The meter begins between our create call and READY, and ends between our delete call and the proof.
+    least = sum(row["cost_usd"] - row["overhead_usd"] for row in at_once)
+    most = sum(row["cost_usd"] for row in at_once)
+    assert least <= sum(usd for node, usd in metered.items() if node not in queued) <= most
+    # A queued slice counts from READY on.
+    assert total["job_usd"] + total["failed_usd"] + total["idle_usd"] <= sum(metered.values())
+    assert total["spot_saved_usd"] > 0 and total["failed_usd"] > 0 and emulated["open_slices"] == []
+    assert local["total"]["cost_usd"] is None and local["rows"][0]["job"] == "here"
+
+    of_month = api.Client().cost(by="job")
+    assert {row.name: row.runs for row in of_month.clouds[0].rows} == {
+        **{"spot": 1, "fails": 1, "race": 1, "on-held": 1},
+        "slice mine": 0,
+    }
+    lines = list(csv.DictReader(io.StringIO(tpujob("cost", "--since", "1h", "--by", "accelerator", "--csv").stdout)))
+    assert {line["accelerator"] for line in lines} == {"v5litepod-8", "v5litepod-4", "this machine"}
+    assert sum(float(line["cost_usd"] or 0.0) for line in lines) == pytest.approx(total["cost_usd"])
+    with tpujob.creating_nothing():
+        assert tpujob("cost", "--month", "2026-13").returncode == 64
+
+
+GO = "while [ ! -e ~/go ]; do sleep 0.1; done"
+WORKS = """echo '{"duty_cycle_percent":[7.5]}' >>"$TPUJOB_ARTIFACTS/tpu-metrics.jsonl"; """
+OPEN = 'exec 4<"$TPUJOB_EMULATED_CHIPS/accel0"'
+# The processes of worker 0 have a server, and those of the others a connection to it, as in a job that is one world.
+WORLD = """
+    port=${TPUJOB_COORDINATOR#*:}
+    if [ $TPUJOB_WORKER = 0 ]; then python3 -m http.server --bind 127.0.0.1 $port >&2 & else
+      until (exec 5<>/dev/tcp/127.0.0.1/$port) 2>&-; do sleep 0.1; done; exec 5<>/dev/tcp/127.0.0.1/$port; fi"""
+
+
+@pytest.fixture
+def chips(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
+    """Workers have chips, and the five minutes are three seconds."""
+    monkeypatch.setenv("TPUJOB_EMULATED_SPEED", "100")
+    tpujob.settings(chips=True)
+    return tpujob
+
+
+def started(cli: Tpujob, *commands: str, kind: str = "v5litepod-8") -> subprocess.Popen[str]:
+    command = "\n    ".join(commands)
+    job = cli.job(f"name: mine\ntpu: {{zone: us-central1-a, accelerator: {kind}}}\ncommand: |\n    {command}\n")
+    return cli.start("run", job, stderr=subprocess.STDOUT)
+
+
+def line_of(process: subprocess.Popen[str], part: str) -> str:
+    return next(line for line in process.stdout or () if part in line)
+
+
+def touch(cli: Tpujob, name: str) -> None:
+    for home in cli.state_dir.glob("vms/*/worker*/home"):
+        (home / name).touch()
+
+
+def looks() -> int:
+    return sum("chips" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+
+
+@pytest.mark.parametrize("use", [OPEN, WORKS])
+def test_a_job_that_uses_no_chip_is_named_with_its_cost_until_it_does(chips: Tpujob, use: str) -> None:
+    process = started(chips, GO.replace("go", "use"), use, GO)
+    line = line_of(process, "no process holds a TPU chip")
+    assert "worker0 (1 of 1): no process holds a TPU chip 3 s after the job began, $0." in line and "`jax[tpu]`" in line
+    assert "no process holds a TPU chip 3 s after the job began, $0." in chips("status").stdout
+    touch(chips, "use")
+    until(lambda: "TPU chip" not in chips("status").stdout)
+    touch(chips, "go")
+    assert "no process holds" not in process.communicate(timeout=HANG_S)[0] and process.returncode == 0
+    (page,) = Path("runs").glob("*/report.html")
+    assert "no process holds" not in page.read_text(), "it has used it since"
+
+
+@pytest.mark.ci
+def test_a_chip_that_an_earlier_process_holds_is_named_at_once_with_the_process(chips: Tpujob) -> None:
+    assert chips("up", "mine", "--zone", "us-central1-a").returncode == 0
+    assert chips("ssh", "mine", "--", f"{OPEN}; nohup sleep 1234 </dev/null >/dev/null 2>&1 &").returncode == 0
+    process = started(chips, GO)
+    assert "(sleep 1234) holds a chip; what opens it fails. hint: `sudo kill " in line_of(process, "the TPU is in use")
+    until(lambda: "(sleep 1234) holds a chip, $0." in chips("status").stdout)
+    touch(chips, "go")
+    process.communicate(timeout=HANG_S)
+
+
+@pytest.mark.ci
+def test_workers_that_are_connected_to_no_other_are_named_and_those_of_one_world_are_not(chips: Tpujob) -> None:
+    process = started(chips, OPEN, WORKS, GO, kind="v5litepod-16")
+    line_of(process, "worker0 to worker3 (4 of 4): holds its chips for 3 s, connected to no other worker")
+    touch(chips, "go")
+    process.communicate(timeout=HANG_S)
+    (page,) = Path("runs").glob("*/report.html")
+    assert "connected to no other worker: it seems to train alone; the run: $0." in page.read_text()
+    process = started(chips, OPEN, WORLD, GO, kind="v5litepod-16")
+    until(lambda: looks() == 4, "the looks")
+    until(lambda: looks() == 0, "the end of the looks")
+    touch(chips, "go")
+    assert "alone" not in process.communicate(timeout=HANG_S)[0] and process.returncode == 0

@@ -1,7 +1,5 @@
 """Results beyond any cap, results that do not fit, and the slice that is held for them until `tpujob collect` was there."""
 
-from __future__ import annotations
-
 import errno
 import html
 import json
@@ -17,8 +15,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.core.lease import timings
-from orchestrator.remote.transfer import collect, disk_space
+from orchestrator.core.lease import cloud_api
+from orchestrator.remote.transfer import collect, places
 from orchestrator.report import collected, costs
 from tests.cli_fixture import Said, Tpujob, in_ci, press
 from tests.faults.world import is_stopped
@@ -191,9 +189,7 @@ def test_the_results_of_a_failed_job_are_wanted_too_and_its_own_code_comes_with_
 
 def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(
-            disk_space.shutil, "disk_usage", lambda path: SimpleNamespace(free=disk_space.RESERVED_BYTES + 1000)
-        )
+        patch.setattr(places.shutil, "disk_usage", lambda path: SimpleNamespace(free=places.RESERVED_BYTES + 1000))
         done = tpujob("run", tpujob.job(JOB))
     assert done.returncode == 65 and "artifacts/b: no room for 3.0 MB" in done.stderr, done.text
     assert came(tpujob) == {"a", "c"}
@@ -238,7 +234,7 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
 def test_without_any_command_the_hold_ends_by_itself_and_not_before(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timings, "GOOGLE", replace(timings.GOOGLE, linger_s=90.0))
+    monkeypatch.setattr(cloud_api, "GOOGLE", replace(cloud_api.GOOGLE, linger_s=90.0))
     done = run_on_a_full_disk(tpujob)
     assert done.returncode == 65
     until_then = held_until(tpujob)

@@ -1,6 +1,5 @@
 """A `train:` job from YAML to proven absence, on real torch_xla."""
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -9,12 +8,10 @@ import pytest
 
 from tests import ROOT
 from tests.cli_fixture import NO_DELAYS, Cli
+from tests.programs_fixture import needs_xla
 from tests.unit.test_docs import reference
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs the `local` extra"),
-]
+pytestmark = [pytest.mark.torch, needs_xla]
 
 JOB = """
 name: tiny

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from orchestrator.core.lease.watchdog_report import problem, read_watchdogs
+from orchestrator.core.lease.guest_reports import problem, read_watchdogs
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
 from tests.faults import bounds, machine
@@ -31,8 +31,8 @@ from tests.waiting import HANG_S, until
 SPEED = 30.0  # ttl 30 s: leaves a command time for its first heartbeat, however slow the machine is
 LATELY_S = 60.0
 SHORT_LABEL = {  # each reaches over a minute; the first default label would reach over five
-    "orchestrator.core.lease.timings:GOOGLE": {"label_ttl_s": bounds.SHORT_LABEL, "renew_s": bounds.SHORT_LABEL / 2},
-    "orchestrator.core.lease.timings:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
+    "orchestrator.core.lease.cloud_api:GOOGLE": {"label_ttl_s": bounds.SHORT_LABEL, "renew_s": bounds.SHORT_LABEL / 2},
+    "orchestrator.core.lease.cloud_api:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
 }
 PATCHED = Path(__file__).parent / "patched"
 
@@ -352,6 +352,11 @@ class World(Cli):
         self.measured.append((what, seconds, bound_s))
         assert not self.alive(), f"{what}: still billing after {seconds:.1f} s"
         assert seconds <= bound_s, f"{what}: {seconds:.1f} s unclaimed, promised were {bound_s:.1f} s"
+
+    def check_released(self, what: str, since: float, bound_s: float) -> None:
+        """Check the bound, and that the ledger calls everything gone."""
+        self.check_bound(what, since, bound_s)
+        assert self.states() == {"gone"}
 
     def check_history(self, *, gone_is_true: bool = True, at_most: int = 1, ahead_s: float = 0.0) -> None:
         """Check what has to hold in every world. `ahead_s`: by how much the clock of the ledger is ahead."""

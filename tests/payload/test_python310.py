@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.payload.command import ROOT
-from tests.python310_fixture import find
+from tests.programs_fixture import find
 from tests.waiting import HANG_S
 
 

@@ -15,7 +15,7 @@ from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import JobSpecError
 from orchestrator.places.traits import Traits
 from tests.cli_fixture import in_ci
-from tests.places.ground import BEGUN, CREATED, KILLED, Ground, GroundWithFiles, Job
+from tests.places.ground import BEGUN, CREATED, KILLED, Command, Ground, GroundWithFiles, Job
 from tests.places.grounds import GROUNDS, mark
 from tests.places.toy.place import TRAITS as OF_TOY
 from tests.waiting import until
@@ -50,6 +50,15 @@ def nothing_is_left(ground: Ground, state: AttemptState, code: int | None) -> No
     until(lambda: not ground.left(), "nothing")  # of a process that is killed, its job ends a moment later
     assert not ground.owes()
     assert (ground.attempt().state, ground.attempt().exit_code) == (state, code)
+
+
+def begun(ground: Any, verb: str = "run", **job: Any) -> Command:
+    """Begin a command, with this job if one is described, and wait until the job says so to it."""
+    if job:
+        ground.job(Job(**job))
+    command: Command = ground.start(verb)
+    command.until_begun()
+    return command
 
 
 # -- one run ---------------------------------------------------------------------------------------------------------------
@@ -122,9 +131,7 @@ def test_a_job_that_reaches_its_limit_is_stopped_and_ends_with_124(ground: Groun
 
 @promise("cancel")
 def test_a_run_is_canceled_from_another_process(ground: Ground) -> None:
-    ground.job(Job(waits=True))
-    run = ground.start("run")
-    run.until_begun()
+    run = begun(ground, waits=True)
     assert ground.play("cancel")[0] == 0
     assert run.code() == 71
     nothing_is_left(ground, AttemptState.CANCELED, 71)
@@ -132,9 +139,7 @@ def test_a_run_is_canceled_from_another_process(ground: Ground) -> None:
 
 @promise("interrupt")
 def test_ctrl_c_stops_the_job_and_ends_with_130(ground: Ground) -> None:
-    ground.job(Job(waits=True))
-    run = ground.start("run")
-    run.until_begun()
+    run = begun(ground, waits=True)
     run.press()
     assert run.code() == 130
     nothing_is_left(ground, AttemptState.INTERRUPTED, 130)
@@ -175,9 +180,7 @@ def dies_at_every_effect(ground: Ground, verb: str) -> None:
 
 @promise("power")
 def test_what_runs_when_everything_here_is_dead_is_ended_by_the_place_within_its_bound(ground: Ground) -> None:
-    ground.job(Job(waits=True))
-    run = ground.start("run")
-    run.until_begun()
+    run = begun(ground, waits=True)
     ground.power_cut(run)
     ground.until_it_ends_by_itself()
     ground.next_commands()
@@ -195,17 +198,13 @@ def test_a_detached_job_goes_on_and_who_attaches_brings_it_to_the_same_end(
     ground.job(Job((BEGUN, "after"), ("early",), files=FILES, code=code, waits=True))
     assert ground.play("submit")[0] == 0
     assert ground.left() and ground.owes() and not ground.attempt().state.ended
-    killed = ground.start("attach")
-    killed.until_begun()
-    killed.kill()
-    left = ground.start("attach")
-    left.until_begun()
+    begun(ground, "attach").kill()
+    left = begun(ground, "attach")
     left.press()
     assert left.code() == 130
     ground.next_commands()
     assert ground.left() and ground.owes() and not ground.attempt().state.ended
-    last = ground.start("attach")
-    last.until_begun()
+    last = begun(ground, "attach")
     ground.next_commands()  # they leave it to the one that follows it
     ground.let_go()
     assert last.code() == code
@@ -219,9 +218,7 @@ def test_a_detached_job_goes_on_and_who_attaches_brings_it_to_the_same_end(
 
 @promise("proof")
 def test_a_delete_that_takes_long_is_waited_for(ground: Ground) -> None:
-    ground.job(Job(waits=True))
-    run = ground.start("run")
-    run.until_begun()
+    run = begun(ground, waits=True)
     ground.delete_slowly()
     ground.let_go()
     assert run.code() == 0
@@ -231,9 +228,7 @@ def test_a_delete_that_takes_long_is_waited_for(ground: Ground) -> None:
 
 @promise("proof")
 def test_a_delete_that_never_works_ends_with_75_and_is_never_called_gone(ground: Ground) -> None:
-    ground.job(Job(waits=True, gives_up=True))
-    run = ground.start("run")
-    run.until_begun()
+    run = begun(ground, waits=True, gives_up=True)
     ground.delete_slowly(never=True)
     ground.let_go()
     assert run.code() == 75 and "NOT VERIFIED GONE" in run.said
@@ -249,9 +244,7 @@ def test_a_delete_that_never_works_ends_with_75_and_is_never_called_gone(ground:
 @promise("secrets", needs_bytes=True)
 def test_a_secret_is_in_no_log_ledger_file_argument_or_label(ground: GroundWithFiles) -> None:
     secret = "hunter2-hunter2"
-    ground.job(Job((BEGUN, "it is $SECRET."), files=FILES, waits=True, secret=secret))
-    run = ground.start("run")
-    run.until_begun()
+    run = begun(ground, lines=(BEGUN, "it is $SECRET."), files=FILES, waits=True, secret=secret)
     assert not [line for line in ground.command_lines() if secret in line]
     assert ground.left() and secret not in ground.published() and ground.holding(secret) == []
     ground.let_go()

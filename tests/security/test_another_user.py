@@ -1,21 +1,20 @@
-"""Another user of the same machine: the loopback interface is theirs, too, and nothing of the emulated cloud may be.
-
-Played by real processes of another uid, where the tests run as root. They are bash and OpenSSH, since that user may not be
-able to read this Python.
-"""
-
-from __future__ import annotations
+"""Another user of the same machine, and every other client: nothing of the emulated cloud may be theirs."""
 
 import contextlib
+import http.client
 import json
 import os
 import socket
+import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.core.lease.cloud_api import SliceName
@@ -26,6 +25,7 @@ from orchestrator.places.google.credentials import EmulatorToken, emulator_crede
 from orchestrator.places.google.fetch import fetch
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.light_client import LightApi
+from tests import ROOT
 from tests.cli_fixture import Tpujob
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
@@ -242,3 +242,189 @@ def vm_token(emulator: Emulator) -> str:
     url = f"http://127.0.0.1:{node['hosts'][0]['metadata_port']}/computeMetadata/v1/instance/service-accounts/default/token"
     reply = fetch("GET", url, None, {"Metadata-Flavor": "Google"}, timeout_s=HANG_S, proxies=False)
     return str(json.loads(reply.body)["access_token"])
+
+
+def ask(emulator: Emulator, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+    """Send a request with exactly these headers, as a browser or another user would."""
+    content = b"" if body is None else json.dumps(body).encode()
+    return send_to(int(emulator.url.rpartition(":")[2]), method, path, content, headers)
+
+
+def send_to(port: int, method: str, path: str, content: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
+    connection.putrequest(method, path, skip_host=True)
+    for name, value in {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(content)), **headers}.items():
+        connection.putheader(name, value)
+    connection.endheaders(content)
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, text
+
+
+def daemon(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "orchestrator.emulator", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["0.0.0.0", *(pytest.param(host, marks=pytest.mark.exhaustive) for host in ("::", "10.0.0.1", "example.org", ""))],
+)
+def test_30_it_serves_loopback_only(tmp_path: Path, host: str) -> None:
+    ended = daemon("--state-dir", str(tmp_path / "emulator"), "--host", host)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == f"The emulator serves loopback only, not {host}."
+    assert not (tmp_path / "emulator" / "daemon.json").exists()
+
+
+def test_30_a_port_in_use_is_reported(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = daemon("--state-dir", str(tmp_path / "emulator"), "--port", port)
+    assert ended.returncode == 1 and "in use" in ended.stderr.splitlines()[-1]
+
+
+TOKEN = {"Authorization": "Bearer {token}"}
+DOORS = [
+    *(({}, 401), ({"Authorization": "Bearer wrong"}, 401)),
+    *((TOKEN | {"Host": host}, 403) for host in ("evil.example", "127.0.0.1.evil.example", "[::1].evil.example")),
+    *((TOKEN | {"Origin": origin}, 403) for origin in ("http://evil.example", "http://127.0.0.1", "null", "")),
+    ({"Authorization": "Bearer guess", "Origin": "bot:iap-tunneler"}, 401),
+]
+PATHS = [
+    *(("POST", f"{NODES}?nodeId=intruder"), ("DELETE", f"{NODES}/x"), ("GET", NODES)),
+    *(("POST", "/_emulator/shutdown"), ("PATCH", "/_emulator/settings"), ("GET", "/_emulator/billing")),
+    *(("OPTIONS", NODES), ("GET", "/../token"), ("GET", "/v4/connect"), ("GET", "/v4/reconnect?sid=x")),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), DOORS)
+def test_30_every_path_has_the_same_three_checks(tpujob: Tpujob, headers: dict[str, str], status: int) -> None:
+    emulator = tpujob.emulator
+    given = {name: value.format(token=emulator.token) for name, value in headers.items()}
+    for method, path in PATHS:
+        with tpujob.creating_nothing():
+            output, text = ask(emulator, method, path, BODY if method == "POST" else None, **given)
+        assert output == status, (method, path, text)
+        assert emulator.token not in text
+        assert control.running(emulator.state_dir) == emulator.endpoint, "it still serves"
+
+
+@pytest.fixture
+def node(tpujob: Tpujob) -> str:
+    """A node with a worker, so that every kind of server exists."""
+    tpujob.emulator.request("POST", f"{NODES}?nodeId=doors", BODY)
+    until(lambda: tpujob.emulator.request("GET", f"{NODES}/doors")["state"] == "READY", "the node")
+    return "doors"
+
+
+def test_no_process_of_it_listens_beyond_loopback(tpujob: Tpujob, node: str) -> None:
+    process = psutil.Process(tpujob.emulator.endpoint.pid)
+    doors = [
+        connection.laddr.ip
+        for each in (process, *process.children(recursive=True))
+        for connection in each.net_connections(kind="inet")
+        if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)
+    ]
+    assert len(doors) >= 3, "the API, and a worker's SSH and metadata servers"
+    assert set(doors) <= {"127.0.0.1", "::1"}
+
+
+def test_everything_that_it_writes_is_readable_by_its_user_only(tpujob: Tpujob, node: str) -> None:
+    directory = tpujob.state_dir
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {stat.S_IMODE((directory / name).stat().st_mode) for name in ("token", "state.json")} == {0o600}
+    assert len(tpujob.emulator.token) >= 43, "256 bits"
+    host_keys = [path for path in directory.rglob("host_key*") if not path.name.endswith(".pub")]
+    assert host_keys and all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in host_keys)
+
+
+BAD_BODIES = [
+    pytest.param(b"[" * 200_000, {}, id="endless-depth"),
+    pytest.param(b'{"a":' * 101 + b"1" + b"}" * 101, {}, id="too-deep"),
+    pytest.param(b"{}\xff", {}, id="not-utf-8"),
+    pytest.param(b'{"a": "\xe9"}', {"Content-Type": "application/json; charset=latin-1"}, id="latin-1"),
+    pytest.param(b"{\xff", {"Content-Type": "application/json; charset=nonsense"}, id="unknown-charset"),
+    pytest.param(b"garbage", {"Content-Encoding": "gzip"}, id="not-gzip"),
+    pytest.param(b'{"name": "\\ud800"}', {}, id="half-a-character"),
+    pytest.param(b'{"seconds": NaN}', {}, id="no-number"),
+    pytest.param(b'{"seconds": ' + b"9" * 5000 + b"}", {}, id="long-number"),
+    pytest.param(b"5", {}, id="no-object"),
+]
+TAKING_JSON = [
+    *(("POST", f"{NODES}?nodeId=intruder"), ("PATCH", f"{NODES}/x?updateMask=labels")),
+    *(("POST", f"{NODES}/x:simulateMaintenanceEvent".replace("v2", "v2alpha1")), ("POST", "/_emulator/faults")),
+    *(("PATCH", "/_emulator/settings"), ("PUT", "/_emulator/rehearsal"), ("POST", "/_emulator/grpc")),
+]
+
+
+@pytest.mark.parametrize(("content", "headers"), BAD_BODIES)
+def test_a_body_that_is_not_a_json_object_is_a_client_error_on_every_path(
+    tpujob: Tpujob, content: bytes, headers: dict[str, str]
+) -> None:
+    emulator = tpujob.emulator
+    port, given = int(emulator.url.rpartition(":")[2]), {"Authorization": f"Bearer {emulator.token}", **headers}
+    for method, path in TAKING_JSON:
+        with tpujob.creating_nothing():
+            status, text = send_to(port, method, path, content, given)
+        assert (status, json.loads(text)["error"]["status"]) == (400, "INVALID_ARGUMENT"), (method, path, text)
+
+
+@pytest.mark.parametrize("charset", ["charset=nonsense", "charset=hex", "charset*=utf-8''x", "; ;="])
+def test_json_is_utf_8_whatever_charset_a_header_names(tpujob: Tpujob, charset: str) -> None:
+    """RFC 8259 has no such parameter."""
+    headers = {"Authorization": f"Bearer {tpujob.emulator.token}", "Content-Type": f"application/json; {charset}"}
+    port = int(tpujob.emulator.url.rpartition(":")[2])
+    assert send_to(port, "PATCH", "/_emulator/settings", b"{}", headers)[0] == 200
+
+
+ODD_VALUES = [
+    ("POST", f"{NODES}/doors:getGuestAttributes", {"workerIds": "0"}, 400),
+    ("POST", f"{NODES}/doors:getGuestAttributes", {"workerIds": ["9" * 5000]}, 200),
+    ("POST", f"{NODES}/doors:simulateMaintenanceEvent".replace("v2", "v2alpha1"), {"workerIds": ["9" * 5000]}, 400),
+    ("GET", f"/_emulator/requests?after={'9' * 5000}", None, 400),
+    ("POST", "/_emulator/nodes/doors:worker", {"worker": 0, "condition": []}, 400),
+    *(
+        (
+            *("POST", NODES.replace("/nodes", "/queuedResources?queuedResourceId=intruder")),
+            {"tpu": {"nodeSpec": [{"nodeId": "x", "node": BODY}]}, "queueingPolicy": {"validUntilTime": time}},
+            400,
+        )
+        for time in ("2026-13-01T00:00:00Z", "2026-01-01T00:00:00+99:99")
+    ),
+]
+
+
+def test_an_invalid_value_is_a_client_error(tpujob: Tpujob, node: str) -> None:
+    bearer = {"Authorization": f"Bearer {tpujob.emulator.token}"}
+    for method, path, body, status in ODD_VALUES:
+        output, text = ask(tpujob.emulator, method, path, body, **bearer)
+        assert output == status, (path, body, text)
+
+
+def test_its_log_has_no_token(tpujob: Tpujob, node: str) -> None:
+    for path in tpujob.state_dir.glob("*.log"):
+        assert tpujob.emulator.token not in path.read_text(errors="replace")
+    argv = psutil.Process(tpujob.emulator.endpoint.pid).cmdline()
+    assert not any(tpujob.emulator.token in word for word in argv)
+
+
+def test_an_emulated_run_is_never_collected_in_the_real_cloud_nor_the_reverse(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger holds the cloud of each slice: a command for one cloud does not touch the other's."""
+    assert tpujob("up", "held", "--zone", "us-central1-a").returncode == 0
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tpujob.directory / "none.json"))
+    google = tpujob("down", "held", "--cloud", "google", "--project", "acme-project")
+    assert google.returncode == 77, "that cloud cannot be read without credentials"
+    assert "named 'held'" in google.stderr and not tpujob.requests("nodes.delete", "client")
+    assert json.loads(tpujob("status", "--json", "--cloud", "emulated").stdout)["slices"][0]["name"] == "held"
+    assert tpujob("down", "held", "--cloud", "emulated").returncode == 0
+
+
+def test_the_banner_says_that_it_is_emulated(tpujob: Tpujob) -> None:
+    output = tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n"))
+    assert output.returncode == 0
+    assert "EMULATED" in output.stderr.splitlines()[0] and "emulated" in output.stdout

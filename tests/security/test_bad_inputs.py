@@ -3,8 +3,6 @@
 What creates nothing is checked against the emulator's billing meter, which knows every node that ever was.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

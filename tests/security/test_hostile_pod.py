@@ -1,7 +1,5 @@
 """A pod says what it likes in its log: nothing of it leaves the run's directory, fills the memory, or ends in a traceback."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,13 +1,19 @@
-"""Secrets stay out of what is shown and stored, however they are written, cut into pieces or wrapped."""
+"""Secrets stay out of what is shown and stored, however they are written, and out of every process's arguments."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import json
 import os
 import re
+import stat
+import sys
+import threading
 from collections.abc import Iterator
 from itertools import chain, pairwise
+from pathlib import Path
 from unittest.mock import Mock
 from urllib.parse import quote, quote_plus
 
@@ -20,8 +26,10 @@ from orchestrator.core.jobfile.rules.env import secret_sources, secret_values
 from orchestrator.core.text import redaction
 from orchestrator.core.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
 from orchestrator.core.text.terminal import harmless_lines
+from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Tpujob
-from tests.disk import on_disk
+from tests.disk import holding, on_disk
+from tests.waiting import until
 
 SECRET = 'p@ss/wörd+"x\\y 1'
 TOKEN = "s3cr3t-s3cr3t-s3cr3t"
@@ -231,14 +239,14 @@ def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run
 
 
 def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.places.preparation import checks
+    from orchestrator.places.preparation import code
 
     def broken(*args: object) -> None:
         raise ValueError(f"cannot read {os.environ['MY_TOKEN']!r} or Bearer abcdefghijklmnop0123")
 
     monkeypatch.setenv("MY_TOKEN", SECRET)
     monkeypatch.setenv("TMPDIR", str(tpujob.directory))
-    monkeypatch.setattr(checks, "check_directories", broken)
+    monkeypatch.setattr(code, "check_directories", broken)
     said = tpujob("run", tpujob.job("env: {TOKEN: '${env:MY_TOKEN}'}\ncommand: ls\n"))
     assert said.returncode == 70 and f"a bug in tpujob: ValueError: cannot read '{MASK}' or {MASK}" in said.stderr
     (path,) = tpujob.directory.glob("tpujob-bug-*.txt")
@@ -281,3 +289,100 @@ def test_whatever_a_token_begins_with_is_seen_by_the_search_for_a_single_byte() 
         for anchor in tokens:
             begin = anchor + (b"b-" if anchor == b"xox" else b"")
             assert byte in begin and re.search(scout, begin), anchor
+
+
+HIDDEN = "s3cr3t-t0ken-that-nobody-may-see"
+PASSWORD = "hunter2-hunter2"
+SECRETIVE = """
+name: secretive
+tpu: {zone: us-central1-a, accelerator: v5litepod-8}
+env: {TOKEN: "${env:MY_TOKEN}", PASSWORD: "${env:MY_PASSWORD}"}
+setup: test -n "$TOKEN"
+command: |
+  test "$TOKEN" = "$(cat expected)"
+  echo started
+  while [ ! -e "$TPUJOB_ARTIFACTS/go" ]; do sleep 0.05; done
+"""
+
+
+class Watcher:
+    """Reads the command line of every process of this machine, again and again."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def sees(self, program: bytes, words: bytes) -> list[bytes]:
+        """Until it does: the lines of that program that have these words."""
+        look = lambda: [line for line in self.seen.copy() if line.startswith(program) and words in line]  # noqa: E731
+        return until(look, f"{program!r} with {words!r}")
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.1):
+            for process in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    self.seen.add((process / "cmdline").read_bytes())
+
+
+def on_disks(tpujob: Tpujob, secret: str) -> list[Path]:
+    """The files that hold it, here and in the cloud."""
+    return [path for disk in tpujob.disks() for path in holding(disk, secret.encode())]
+
+
+def test_no_secret_in_arguments_metadata_or_files(tpujob: Tpujob) -> None:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "expected").write_text(HIDDEN)
+    job = tpujob.job(SECRETIVE + "code: code\n")
+    with Watcher() as watcher:
+        process = tpujob.start("run", job, env={"MY_TOKEN": HIDDEN, "MY_PASSWORD": PASSWORD})
+        tpujob.until("started", process)
+        watcher.sees(sys.executable.encode(), b"orchestrator.cli\0run")
+        watcher.sees(b"sleep\0", b"0.05")
+
+        endpoint = tpujob.emulator.endpoint
+        nodes = control.request(endpoint, "GET", "/v2/projects/emulated/locations/us-central1-a/nodes")
+        text = json.dumps(nodes)
+        assert "ssh-ed25519" in text and "startup-script" in text, "the metadata is there to be looked at"
+        for secret in (HIDDEN, PASSWORD, "PRIVATE KEY", endpoint.token):
+            assert secret not in text
+        requests = json.dumps(control.request(endpoint, "GET", "/_emulator/requests"))
+        assert HIDDEN not in requests and PASSWORD not in requests
+
+        shipped = on_disks(tpujob, HIDDEN)
+        stored = hashlib.sha256(HIDDEN.encode()).hexdigest()
+        assert {path.name for path in shipped} == {"expected", stored}, "what the person shipped, no more"
+        assert on_disks(tpujob, PASSWORD) == []
+        (artifacts,) = (tpujob.state_dir / "vms").glob("*/worker0/home/tpujob/runs/*/artifacts")
+        (artifacts / "go").touch()
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    for secret in (HIDDEN.encode(), PASSWORD.encode()):
+        assert not [line for line in watcher.seen if secret in line]
+        assert secret not in (out + err).encode()
+    assert on_disks(tpujob, PASSWORD) == []
+
+
+@pytest.mark.exhaustive
+def test_a_secret_is_in_no_arguments_of_ssh_either(tpujob: Tpujob) -> None:
+    """`tpujob ssh` becomes OpenSSH: it is told where the key lies, never what it is."""
+    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
+    wait = "echo started; until [ -e go ]; do sleep 0.05; done"
+    with Watcher() as watcher:
+        process = tpujob.start("ssh", "alice", "--", wait)
+        tpujob.until("started", process)
+        lines = watcher.sees(b"ssh\0", wait.encode())
+        assert tpujob("ssh", "alice", "--", "touch go").returncode == 0
+        process.communicate()
+    assert all(b"PRIVATE KEY" not in line and b"-F\0" in line for line in lines)
+    (key,) = (tpujob.directory / "state" / "leases").glob("*/id_ed25519")
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600 and stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    assert tpujob("down", "alice").returncode == 0

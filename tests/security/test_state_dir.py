@@ -1,8 +1,7 @@
-"""A state directory that cannot be trusted or written: nothing new is made in it, and what exists is still torn down.
+"""The state directory: one that cannot be trusted or written, and what a run leaves there is for its user only."""
 
-Full and read-only disks are real ones where the test may mount them (in a container, as root), and are skipped elsewhere.
-"""
-
+import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.rows import GcRun
 from tests.cli_fixture import Tpujob
+from tests.e2e.test_detached import submit
 
 EXHAUSTIVE = pytest.mark.exhaustive
 JOB = "tpu: {zone: us-central1-a}\ncommand: ls\n"
@@ -211,3 +211,55 @@ def test_28_on_another_machines_disk_the_ledger_keeps_no_shared_memory(
 
 def test_where_mounts_are_not_told_a_disk_counts_as_our_own(tmp_path: Path) -> None:
     assert not file.on_network(tmp_path, tmp_path / "nothing")
+
+
+LEAVES = """\
+metrics: {loss: 'loss (\\d+)'}
+command: |
+  mkdir -p "$TPUJOB_ARTIFACTS/deep/er"; echo 1 >"$TPUJOB_ARTIFACTS/deep/er/file"; chmod -R a+rwx "$TPUJOB_ARTIFACTS"
+  echo '{"step": 1, "x": 2}' >>"$TPUJOB_ARTIFACTS/metrics.jsonl"; echo loss 3
+"""
+ON_A_SLICE = f"tpu: {{zone: us-central1-a}}\n{LEAVES}"
+TOO_LARGE = '  head -c 3000000 /dev/zero >"$TPUJOB_ARTIFACTS/large"\n'
+
+
+@pytest.fixture(params=[0o000, pytest.param(0o022, marks=pytest.mark.exhaustive)], ids="umask {:03o}".format)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def others_may(directory: Path) -> list[str]:
+    found = [directory, *directory.rglob("*")]
+    assert len(found) > 5, "the run left nothing"
+    return [f"{path} {path.stat().st_mode:o}" for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077]
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("umask")
+def test_no_other_user_may_read_or_write_what_a_run_leaves(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    attached = tpujob("run", tpujob.job(f"name: attached\n{ON_A_SLICE}"))
+    assert attached.returncode == 0, attached.text
+    local = tpujob("run", tpujob.job(f"name: local\non: local\n{LEAVES}"))
+    assert local.returncode == 0, local.text
+    sweep = tpujob("run", tpujob.job(f"name: sweep\nmatrix: {{seed: [1]}}\n{ON_A_SLICE}  : ${{params.seed}}\n"))
+    assert sweep.returncode == 0, sweep.text
+    assert (
+        tpujob("run", tpujob.job(f"name: full\nlimits: {{max_results: 1MB}}\n{ON_A_SLICE}{TOO_LARGE}")).returncode == 65
+    )
+    collected = tpujob("collect", "full", "--max-results", "none")
+    assert collected.returncode == 0, collected.text
+    monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
+    attached_later = tpujob("attach", submit(tpujob, f"name: detached\n{ON_A_SLICE}"))
+    assert attached_later.returncode == 0, attached_later.text
+    runs = tpujob.directory / "runs"
+    assert {path.name.partition("-")[0] for path in runs.iterdir()} == {
+        "attached",
+        "local",
+        "sweep",
+        "full",
+        "detached",
+    }
+    assert [*runs.glob("full-*/worker0/artifacts/large")] and [*runs.glob("*/worker0/artifacts/deep/er/file")]
+    assert others_may(runs) == []

@@ -2,7 +2,7 @@
 
 - `model/`: the world. `timeline` is the clock, `process` drives a local program (and kills it), `machine` is the laptop,
   `guardian` its guardian, `hosts` the workers with the production watchdog, `fleet` SSH to them, `cloud` the emulator's
-  state machine, `cloud_client` and `multi_call` its calls, `faults` what goes wrong.
+  state machine, `cloud_client` and `multi_call` its calls, `faults` what goes wrong, `bench` a world of unit tests.
 - `scenarios/`: `commands` is what users type, `random_worlds` draws a workload and its faults from a seed, `scarcity` adds
   worlds with too little capacity, `crash_sweep` kills at every step.
 - `oracle/`: `oracle` records what is really so (`claims`) and checks the `invariants`, `bounds` is what the table of promises

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator import promises
-from orchestrator.core.lease import timings
+from orchestrator.core.lease import cloud_api
 from orchestrator.promises import PROMISES
 from tests.simulation.model.faults import FaultPlan
 from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, SPEED, WATCHDOG_ONLY, Layers, World
@@ -54,7 +54,7 @@ def test_the_bounds_come_from_the_table_and_not_from_the_timings_of_the_code(mon
         return [verdict.allowed_s for _, verdict in world.verdicts.values()]
 
     before = allowed_s()
-    monkeypatch.setattr(timings, "GOOGLE", timings.Timings(ttl_s=9000.0, grace_s=1800.0))
+    monkeypatch.setattr(cloud_api, "GOOGLE", cloud_api.Timings(ttl_s=9000.0, grace_s=1800.0))
     assert allowed_s() == before
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.lease import LeaseState
-from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
+from tests.simulation.model.faults import FOREVER, FaultPlan
 from tests.simulation.model.world import GC_ONLY, NO_LAYER, WATCHDOG_ONLY, ZONES, Layers, World
 from tests.simulation.oracle.claims import Resource
 from tests.simulation.scenarios.commands import Candidates
@@ -20,7 +20,6 @@ from tests.simulation.scenarios.random_worlds import Workload
 RUN = Workload("run", lasts_s=10.0, boot_s=1.0)
 QUEUED = replace(RUN, candidates=Candidates(ZONES[:1], 1, 60.0))
 TRIES_IN_A_MINUTE = 11  # of a create whose reply is lost each time
-SPOT = replace(RUN, lasts_s=20.0, candidates=Candidates(ZONES[:1], spot=True, restarts=2))
 
 
 def play(workload: Workload, *, layers: Layers = NO_LAYER, **plan: Any) -> World:
@@ -67,13 +66,6 @@ def test_a_create_that_takes_too_long_is_deleted(workload: Workload) -> None:
     assert code(world) != 0 and node.gone_at is not None and nothing_is_left(world)
 
 
-def test_a_failed_create_that_left_a_node_is_deleted_before_the_next_zone_is_asked() -> None:
-    left = cloud_fault("create_fails_leaving_node", "nodes.create", state="TERMINATED")
-    world = play(replace(RUN, candidates=Candidates(ZONES[:2])), create_effects=[left])
-    nodes = world.oracle.nodes()
-    assert code(world) == 0 and len(nodes) == 2 and one_after_the_other(nodes) and nothing_is_left(world)
-
-
 def test_a_zone_whose_replies_are_lost_is_emptied_before_the_next_zone_is_asked() -> None:
     """Every reply to creates in the first zone is lost, until the command leaves that zone."""
     world = play(replace(RUN, candidates=Candidates(ZONES[:2])), lost_creates=TRIES_IN_A_MINUTE)
@@ -118,19 +110,6 @@ def test_a_slice_that_becomes_ready_after_the_machine_died_is_deleted_by_its_wat
     assert not world.cloud.state.nodes and not world.cloud.state.queue.rows
 
 
-def test_a_request_gets_no_node_after_its_wait() -> None:
-    world = play(QUEUED, layers=WATCHDOG_ONLY, full=[(ZONES[0], 0.0, 90.0)], crashes=[(None, 10.0, "machine")])
-    assert world.oracle.nodes() == []
-
-
-def test_a_request_with_a_node_is_deleted_with_force_in_one_call() -> None:
-    world = play(QUEUED)
-    [node], [request] = world.oracle.nodes(), requests(world)
-    assert request.gone_at == node.gone_at and nothing_is_left(world)
-    deletes = [record for record in world.cloud.state.operations.values() if record.verb == "delete"]
-    assert [record.target.split("/")[-2] for record in deletes] == ["queuedResources"]
-
-
 @pytest.mark.parametrize(("words", "plan"), [
     ("FAILED at once", {"closed": ZONES[:1]}),
     ("FAILED when its time was over", {"full": [(ZONES[0], 0.0, FOREVER)]}),
@@ -148,14 +127,3 @@ def test_gc_deletes_a_dead_request_when_no_other_layer_is_left() -> None:
     workload = replace(QUEUED, gc_every_s=30.0, candidates=Candidates(ZONES[:1], 1, 10.0))
     world = play(workload, layers=GC_ONLY, full=[(ZONES[0], 0.0, FOREVER)], crashes=[(None, 5.0, "machine")])
     assert world.oracle.nodes() == [] and not world.cloud.state.queue.rows
-
-
-@pytest.mark.parametrize("queued", [0, 1], ids=["a node", "through a queue"])
-@pytest.mark.parametrize("notice_s", [0.0, 1.0], ids=["without notice", "with notice"])
-def test_a_preempted_slice_is_gone_before_the_next_one_and_names_differ(queued: int, notice_s: float) -> None:
-    workload = replace(SPOT, candidates=replace(SPOT.candidates or Candidates(()), queued=queued))
-    world = play(workload, layers=WATCHDOG_ONLY, preemptions=[(12.0, notice_s), (35.0, notice_s)], delete_s=4.0)
-    nodes, asked = world.oracle.nodes(), requests(world)
-    assert code(world) == 0 and len(nodes) == 3 and len(asked) == 3 * queued
-    assert one_after_the_other(nodes) and one_after_the_other(asked)
-    assert len({node.node_id for node in nodes}) == 3 and nothing_is_left(world)

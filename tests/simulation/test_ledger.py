@@ -22,8 +22,9 @@ from orchestrator.core.lease.run_and_attempt import (
     Tried,
 )
 from orchestrator.errors import UnknownLease
+from tests.leases import lease_and_request
+from tests.ledgers import LedgerInMemory
 from tests.simulation.model.ledger import InMemoryLedger
-from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 
 LEASE, _ = lease_and_request()
 RUN = RunRecord("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")

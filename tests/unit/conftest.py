@@ -1,6 +1,7 @@
 """What several folders of these tests begin with."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,3 +11,10 @@ from orchestrator.ledger.ledger import Ledger
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.sqlite3")
+
+
+@pytest.fixture
+def world() -> Any:
+    from tests.simulation.model.bench import Bench  # only where it is used
+
+    return Bench()

@@ -14,7 +14,7 @@ import pytest
 
 from tests import ROOT
 
-BOTTOM = {"errors", "exit_codes", "catalog"}
+BOTTOM = {"errors", "catalog"}
 CORE = {"core"} | BOTTOM
 EDGES = {"ledger", "remote"}
 ENGINE = {"engine", "fork", "private_files"} | EDGES | CORE
@@ -26,7 +26,6 @@ REPORT = {"report", "whole_file"} | RUN
 MAY_IMPORT = {
     "": set(),
     "errors": set(),
-    "exit_codes": {"errors"},
     "peers": set(),
     "catalog": {"catalog"},
     "core": CORE,
@@ -45,15 +44,14 @@ MAY_IMPORT = {
         "peers",
         "private_files",
         "trees",
-        "vm.bounded_log",
-        "vm.metrics",
         "vm.sensitive",
+        "vm.stream",
         "vm.upload",
         "whole_file",
     }
     | CORE,  # a local job's log and metrics are read as on a worker
     "engine": ENGINE,
-    "places": {"trees", "vm.bounded_log", "vm.data_tree", "vm.metrics", "vm.upload"} | PLACES,
+    "places": {"trees", "vm.data_objects", "vm.stream", "vm.upload"} | PLACES,
     "run": RUN,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
@@ -70,12 +68,11 @@ COMMANDS_MAY_IMPORT = {"cli.commands.emulator": {"emulator.daemon.control"}, "cl
 # The rooms of the emulator and what each may import of the others, from the bottom up (emulator/__init__.py).
 _FAULTS = {"api_errors", "plain_data", "faults"}
 _MODEL = _FAULTS | {"supply", "model"}
-_VMS = _MODEL | {"access", "state", "wire", "vms"}
+_VMS = _MODEL | {"state", "wire", "vms"}
 EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
     "api_errors": set(),
     "plain_data": set(),
-    "access": set(),
     "faults": _FAULTS,
     "supply": _FAULTS | {"supply"},
     "model": _MODEL,
@@ -84,8 +81,7 @@ EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
     "vms": _VMS,
     "api": _VMS | {"api"},
     "relay": _VMS | {"api", "relay"},
-    "admin": _VMS | {"api", "admin"},
-    "daemon": _VMS | {"api", "relay", "admin", "daemon"},
+    "daemon": _VMS | {"api", "relay", "daemon"},
     "__main__": {"daemon", "state"},
     "pytest_plugin": {"daemon"},
 }
@@ -97,7 +93,7 @@ PURE = {
     *("base64", "urllib.parse", "ipaddress"),
     *("pathlib.PurePath", "pathlib.PurePosixPath", "tomllib", "yaml", "pydantic", "pydantic_core", "regex"),
 }
-OF_CORE = {"times.py": {"datetime.UTC", "datetime.datetime"}}  # a time that it is given, in words
+OF_CORE = {"units.py": {"datetime.UTC", "datetime.datetime"}}  # a time that it is given, in words
 LOOKS_OUTSIDE = {"open", "input", "print", "__import__", "exec", "eval"}
 
 
@@ -181,7 +177,7 @@ def test_core_calls_nothing_that_reaches_a_file_or_a_terminal() -> None:
 
 
 def test_what_runs_on_the_vm_needs_the_standard_library_and_itself() -> None:
-    asked = {"tpu_metrics.py": "libtpu"}  # by the job's own Python, which may have none
+    asked = {"chips.py": "libtpu"}  # by the job's own Python, which may have none
     wrong = [
         f"{path}: {name}"
         for path in sources("orchestrator/vm")
@@ -254,7 +250,7 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
     ("drill", "orchestrator.engine.leases.release", False), ("drill", "orchestrator.promises", True),
     ("cli", "orchestrator.promises", False), ("core", "orchestrator.promises", False),
     ("engine", "orchestrator.promises", False), ("vm", "orchestrator.promises", False),
-    ("emulator", "orchestrator.promises", False), ("promises", "orchestrator.core.lease.timings", False),
+    ("emulator", "orchestrator.promises", False), ("promises", "orchestrator.core.lease.cloud_api", False),
     ("promises", "orchestrator.emulator.model.records", False), ("core", "json", True),
 ])  # fmt: skip
 def test_the_table_says_what_the_page_says(part: str, name: str, fine: bool) -> None:

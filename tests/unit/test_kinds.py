@@ -1,39 +1,40 @@
-"""Who asks of which kind a place is: read from the syntax tree, so that no alias hides it.
-
-Outside of the folder of a place code asks for a trait. A finding is a comparison with the name of a place or a cloud, by
-whatever name that is bound or imported, a lookup in a table of them, and a class of one place where types are checked. A table
-or tuple in which other words stand beside them is another vocabulary, such as the sections of a job file.
-"""
+"""Who asks of which kind a place is, read from the syntax tree, and the traits that a place is asked for instead."""
 
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import places
+from orchestrator.core.lease.cloud_api import SliceName
+from orchestrator.places.traits import NEWER
+from orchestrator.report.money.spending import Period, clouds
+from tests.unit.report.test_costs import USED
 from tests.unit.test_imports import imports, package_of, read, sources
 
 # By module and function, each with its reason. Ten at most: what only one command, or the connection to a target, can know.
 ALLOWED = {
     "places.checks_on": "a job file may name no place at all",
-    "core.lease.clouds.is_emulated": "the one question whether a target is emulated",
+    "core.lease.cloud_api.is_emulated": "the one question whether a target is emulated",
     "settings._asked_kind": "a word of the user's becomes a target",
     "cli.commands.slices.offers.offers": "`--on` says which of two tables of the catalog is printed",
-    "client.jobs.exporting._read": "`export --to jobset` makes a job one for a cluster",
-    "client.jobs.exporting.export": "only a job on a cluster has objects that kubectl takes",
+    "client.jobs.planning._read": "`export --to jobset` makes a job one for a cluster",
+    "client.jobs.planning.export": "only a job on a cluster has objects that kubectl takes",
 }
 NO_PLACE = {  # the same words with another meaning
     "a scope of gc": "client.guarantee.health_checks._age client.jobs.results._bounds",
     "a section of the job file": "core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
     "core.jobfile.sweep._variant core.jobfile.tpu_keys._below_any_of",
-    "a backend, or an extra of a package": "core.jobfile.rules.train._environment core.jobfile.rules.train._profile "
-    "core.text.environments.of_training core.text.environments.Environment.without_tpu places.vms.plans.lines_of",
+    "a backend, or an extra of a package": "core.jobfile.rules.several_values._environment "
+    "core.jobfile.rules.several_values._profile "
+    "core.text.scripts.of_training core.text.scripts.Environment.without_tpu places.vms.plans.lines_of",
 }
 IMPORTS = {  # of modules of one place
-    "client.jobs.exporting": "`export` prints the objects of a cluster",
-    "client.slices.availability": "names the type of that client",
+    "client.slices.offers": "asks the API what a project has",
+    "client.jobs.planning": "`export` prints the objects of a cluster",
 }
 KINDS, TABLE = (
     {*places.NAMES, *(cloud for name in places.NAMES for cloud in places.traits_on(name).clouds)},
@@ -226,3 +227,20 @@ def outside() -> list[Path]:
 
 def module_of(path: Path) -> str:
     return ".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("name", places.NAMES)
+def test_a_place_is_found_by_its_name_and_by_each_of_its_clouds(name: str) -> None:
+    traits = places.traits_on(name)
+    assert traits.name == name and all(places.traits_of(cloud) is traits for cloud in traits.clouds)
+
+
+def test_a_cloud_that_only_a_newer_tpujob_knows_counts_as_billed_and_comes_after_those_that_this_one_knows() -> None:
+    assert places.traits_of("elsewhere") is NEWER and NEWER.billed
+    assert places.place_of("elsewhere") is places.place_on("tpu"), (
+        "its records are told, ended and tidied up as those of a slice"
+    )
+    assert "gcloud" in places.by_hand("elsewhere").delete_command(SliceName("p", "us-x1-a", "n"))
+    bills = [replace(USED, id=cloud, cloud=cloud) for cloud in ("local", "elsewhere", "emulated", "gke", "google")]
+    order = [found.cloud for found in clouds(bills, Period(0.0, None), "job")]
+    assert order == ["google", "gke", "elsewhere", "emulated", "local"]

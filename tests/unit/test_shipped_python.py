@@ -1,14 +1,19 @@
-"""What runs on a TPU VM runs on the Python of its image, 3.10, though tpujob itself needs a newer one."""
+"""What runs on a TPU VM runs on the Python of its image, 3.10, and reads the `train.json` that is shipped there."""
 
 import json
 import re
 import subprocess
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
+from orchestrator.core.jobfile import keys, train_keys
+from orchestrator.core.jobfile.json_schema import Section
 from orchestrator.remote.ssh import agent
+from orchestrator.vm import chips
+from payload import artifacts, config
 from tests import ROOT
 from tests.waiting import HANG_S
 
@@ -85,3 +90,34 @@ def test_what_python_3_10_lacks_for_a_training_is_one_line(
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(words) and done.stderr.count("\n") == 1
+
+
+ABSENT = object()
+
+
+def test_the_payload_knows_the_file_that_the_sampler_of_tpujob_writes() -> None:
+    assert artifacts.TPU_METRICS == chips.NAME
+
+
+def sides(model: type[Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:
+    """Key → default on the client and in the payload; sections are compared by themselves."""
+    client = {name: field.get_default(call_default_factory=True) for name, field in model.model_fields.items()}
+    payload = {field.name: field.default if field.default is not MISSING else ABSENT for field in fields(dataclass)}
+    for side in (client, payload):
+        side.pop("emulated", None)
+    return client, payload
+
+
+def test_the_client_writes_the_keys_and_defaults_that_the_payload_reads() -> None:
+    for section, read in (
+        (train_keys.TrainSection, config.Config),
+        (train_keys.EmulatedSection, config.EmulatedConfig),
+    ):
+        client, payload = sides(section, read)
+        assert client == payload
+
+
+def test_a_whole_default_section_is_accepted_by_the_payload() -> None:
+    written = keys.load("train:\n", path="x.yaml").train
+    parsed = config.parse(written.model_dump(mode="json"))
+    assert (parsed.model, parsed.batch_size, parsed.cores) == ("mnist_cnn", 128, "all")

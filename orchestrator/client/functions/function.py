@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from orchestrator.client.arguments import Duration
-from orchestrator.client.functions.grid import Grid, calls_of
 from orchestrator.client.functions.source import check_module, examine
-from orchestrator.client.functions.values import as_json, json_text
+from orchestrator.client.functions.values import Grid, as_json, calls_of, json_text
 from orchestrator.errors import TpujobError, UserError
 
 if TYPE_CHECKING:
@@ -90,15 +89,15 @@ class RemoteFunction(Generic[P, R]):
 
         Raises UserError and TypeError for a grid that cannot be run: then nothing was created. Raises Interrupted after Ctrl-C.
         """
-        from orchestrator.client.functions import printing
-        from orchestrator.client.functions.mapping import columns_of, sweep_of_calls
+        from orchestrator.client.functions import outcome
+        from orchestrator.client.functions.outcome import columns_of, sweep_of_calls
 
         calls = calls_of(grid)
         signature = inspect.signature(self._function)
         jobs = [self._job(*call) for call in calls]
         sweep = sweep_of_calls(jobs, [columns_of(signature, call) for call in calls], parallel)
         client = self._made_client()
-        found = client._map(sweep, jobs[0], again, return_exceptions, on_event=client.on_event or printing.Printer())
+        found = client._map(sweep, jobs[0], again, return_exceptions, on_event=client.on_event or outcome.Printer())
         return cast(list[R], found)
 
     def value(self, run: str | Run | RunResult) -> R:
@@ -107,17 +106,17 @@ class RemoteFunction(Generic[P, R]):
         Raises what the run raises; ArtifactError if it left no value.
         """
         from orchestrator.client.events import RunResult
-        from orchestrator.client.functions import outcome, printing
+        from orchestrator.client.functions import outcome
 
         if not isinstance(run, RunResult):
             client = self._made_client() if isinstance(run, str) else run._client
-            run = client.attach(run, on_event=client.on_event or printing.Printer())
+            run = client.attach(run, on_event=client.on_event or outcome.Printer())
         return cast(R, outcome.value_of(run))
 
     def _run(self, client: Client, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-        from orchestrator.client.functions import outcome, printing
+        from orchestrator.client.functions import outcome
 
-        result = client.run(self._job(args, kwargs), on_event=client.on_event or printing.Printer())
+        result = client.run(self._job(args, kwargs), on_event=client.on_event or outcome.Printer())
         return cast(R, outcome.value_of(result))
 
     def _made_client(self) -> Client:

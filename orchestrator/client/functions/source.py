@@ -4,7 +4,6 @@ A function of a script or notebook travels as its source. There its body sees bu
 itself, and nothing else; so any other name is refused here, and not minutes later on a TPU.
 """
 
-from __future__ import annotations
 import __future__
 
 import ast
@@ -23,7 +22,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from orchestrator.client.functions.values import as_json
-from orchestrator.core.text.environments import VM_PYTHON
+from orchestrator.core.text.scripts import VM_PYTHON
 from orchestrator.errors import UserError
 
 NOTEBOOK = "<notebook>"  # whose cells have files of names that change with each kernel

@@ -5,17 +5,16 @@ What may not be read is "not known", never a failure. Each check names the comma
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from orchestrator import catalog
 from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth, failed, login_check
 from orchestrator.client.session import Session
-from orchestrator.core.lease import access, networks
-from orchestrator.core.lease import access_commands as commands
-from orchestrator.core.lease.access import AccessWish, Route, Via
-from orchestrator.core.lease.networks import NetworkPlace
+from orchestrator.core.lease import access
+from orchestrator.core.lease import access as commands
+from orchestrator.core.lease.access import AccessWish, NetworkPlace, Route, Via
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
-from orchestrator.places.google import project_setup
+from orchestrator.places.google import project_access
 from orchestrator.places.vms.plans import rules_of
 from orchestrator.places.vms.reach import Reach
 from orchestrator.settings import Target
@@ -70,23 +69,15 @@ def _same_way(one: Route, other: Route) -> bool:
     return (one.via, one.ssh_proxy_command, one.os_login) == (other.via, other.ssh_proxy_command, other.os_login)
 
 
-@dataclass(slots=True)
 class _Asked:
     """What can be asked without a VM about the way of new slices."""
 
-    session: Session
-    target: Target
-    route: Route
-    project: str = field(init=False)
-    place: NetworkPlace = field(init=False)
-    reach: Reach = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.project = self.target.project
-        self.place = networks.place_of(self.target.access, self.project)
-        world_reach = self.session.world().reach
-        assert isinstance(world_reach, Reach), "a session has the real one"
-        self.reach = world_reach
+    def __init__(self, session: Session, target: Target, route: Route) -> None:
+        self.target, self.route, self.project = target, route, target.project
+        self.place = access.place_of(target.access, target.project)
+        reach = session.world().reach
+        assert isinstance(reach, Reach), "a session has the real one"
+        self.reach = reach
 
     def checks(self, proven: bool) -> Iterator[Callable[[], HealthCheck | None]]:
         """Yield the checks. `proven`: a login by the same way worked, so that nothing of that way is missing."""
@@ -106,7 +97,10 @@ class _Asked:
             try:
                 return check()
             except CloudError as error:
-                service, what = project_setup.disabled_api(error), f"not known {QUESTIONS[name].format(self._source())}"
+                service, what = (
+                    project_access.disabled_api(error),
+                    f"not known {QUESTIONS[name].format(self._source())}",
+                )
                 if service is None:
                     return HealthCheck(name, None, f"{what}: {error.message}")
                 fix = commands.enable(self.place.project, service)
@@ -116,7 +110,7 @@ class _Asked:
 
     def _source(self) -> str:
         """Return from where SSH comes."""
-        return f"{networks.RELAY_RANGE} (the relay of IAP)" if self.route.via is Via.IAP else "this machine"
+        return f"{access.RELAY_RANGE} (the relay of IAP)" if self.route.via is Via.IAP else "this machine"
 
     # -- who is let in ------------------------------------------------------------------------------------------------
 
@@ -147,7 +141,7 @@ class _Asked:
             logins = self.reach.logins()
             logins.keys(self.project)
         except CloudError as error:
-            service = project_setup.disabled_api(error)
+            service = project_access.disabled_api(error)
             if service is None:
                 return failed(name, error)
             fix = commands.enable(self.project, service)
@@ -176,10 +170,10 @@ class _Asked:
         """Ask which rule lets SSH in."""
         through_relay, where = self.route.via is Via.IAP, self._source()
         network = self._network()
-        found = networks.entrance(
+        found = access.entrance(
             self.reach.setup(self.place.project).firewall_rules(),
             network,
-            networks.RELAY_RANGE if through_relay else None,
+            access.RELAY_RANGE if through_relay else None,
             inside=self.route.via is Via.INTERNAL,
             tags=self.target.access.tags or (),
             account=self.target.service_account,
@@ -203,7 +197,7 @@ class _Asked:
     def google_access(self) -> HealthCheck:
         """Ask whether workers without external addresses reach Google's APIs."""
         name, rows = GOOGLE_ACCESS, self.reach.setup(self.place.project).subnetworks()
-        found = list(networks.in_place(rows, self.place, self._regions()))
+        found = list(access.in_place(rows, self.place, self._regions()))
         if not found:
             place = self.place.subnetwork or self.place.network
             where = _some(self._regions())
@@ -234,7 +228,7 @@ class _Asked:
         if self.place.network is not None:
             return self.place.network
         rows = self.reach.setup(self.place.project).subnetworks()
-        found = next(networks.in_place(rows, self.place, {each.region for each in rows}), None)
+        found = next(access.in_place(rows, self.place, {each.region for each in rows}), None)
         if found is None:
             raise CloudError(f"there is no subnetwork {self.place.subnetwork} in project {self.place.project}")
         return found.network

@@ -13,7 +13,7 @@ from orchestrator.client.guarantee.access_checks import OF_THE_SETTINGS, AskedWa
 from orchestrator.client.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.client.jobs import job_files
 from orchestrator.client.session import Session
-from orchestrator.core.lease import claim_labels, watchdog_report
+from orchestrator.core.lease import claim_labels, guest_reports
 from orchestrator.core.lease.access import AccessWish
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Lease
@@ -145,6 +145,6 @@ def _look(session: Session, lease: Lease) -> SliceHealth:
             published = session.run(until(session.now(lease.cloud) + QUESTION_S, question), lease.cloud)
     except CloudError as error:
         state = f"unknown: {error.message}"
-    watchdogs = watchdog_report.read_watchdogs(published, workers)
+    watchdogs = guest_reports.read_watchdogs(published, workers)
     in_use = session.locks.is_locked(lease.id)
     return SliceHealth(lease, state, claimed_until, watchdogs, in_use, session.now(lease.cloud))

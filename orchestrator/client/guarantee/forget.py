@@ -9,7 +9,7 @@ from orchestrator.client.session import Session, unchecked
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, release, remove_key, try_record
 from orchestrator.engine.runtime.retry import until

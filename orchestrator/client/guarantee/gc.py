@@ -17,8 +17,7 @@ from orchestrator.core.text import names
 from orchestrator.engine.effects.base import Report, World
 from orchestrator.engine.leases import gc as engine
 from orchestrator.engine.runtime.interpreter import Interpreter
-from orchestrator.errors import ConfigError
-from orchestrator.exit_codes import NOT_PROVEN
+from orchestrator.errors import NOT_PROVEN, ConfigError
 from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.ledger.rows import GcRun
 from orchestrator.places import by_hand, is_emulated

@@ -13,11 +13,11 @@ from pathlib import Path
 from orchestrator import places
 from orchestrator.client.guarantee import teardown_client, timers
 from orchestrator.client.session import Session
-from orchestrator.core.lease import access, watchdog_report
+from orchestrator.core.lease import access, guest_reports
+from orchestrator.core.lease.guest_reports import WatchdogStatus
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.watchdog_report import WatchdogStatus
-from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.redaction import Redactor
+from orchestrator.core.text.units import format_duration
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.guardian import process as guardians
 from orchestrator.engine.runtime.retry import until
@@ -148,7 +148,7 @@ def watchdogs(slices: Sequence[SliceHealth] | None) -> HealthCheck:
         return HealthCheck(
             name, None, "this machine's ledger has no open slice; each slice has its own and reports when it is armed"
         )
-    unarmed = [f"{each.lease.handle}: {why}" for each in slices if (why := watchdog_report.problem(each.watchdogs))]
+    unarmed = [f"{each.lease.handle}: {why}" for each in slices if (why := guest_reports.problem(each.watchdogs))]
     if unarmed:
         fix = "only this machine or `tpujob gc` ends a slice that is not armed; see docs/gc.md"
         return HealthCheck(name, False, f"not armed on every worker: {'; '.join(unarmed)}", fix)

@@ -1,11 +1,8 @@
 """Follow a detached run to its end: its log, its artifacts, the release of its slice. Leaving early changes nothing."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator import places
 from orchestrator.client import lookup, shown_logs
@@ -13,24 +10,20 @@ from orchestrator.client.events import RunResult, Workers, relative
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.results.logs import stored_lines, worker_count
-from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
-from orchestrator.core.lease.lease import LeaseState
+from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S, Session
+from orchestrator.client.shown_logs import Choice
+from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.errors import UserError
+from orchestrator.places.place import Stay
 from orchestrator.report import worker_ends
-from orchestrator.report.files.log_files import log_directory
+from orchestrator.report.files.artifact_files import log_directory
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.run.job_run import JobRun
-from orchestrator.run.ports import by_command
+from orchestrator.run.monitor import by_command
 from orchestrator.run.program import run_job
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.client.shown_logs import Choice
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-    from orchestrator.places.place import Stay
-    from orchestrator.run.progress import Outcome
+from orchestrator.run.progress import Outcome
 
 
 def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:

@@ -1,14 +1,12 @@
 """End a run (`cancel`), or collect what it left on its slice (`collect`)."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator import places
 from orchestrator.client import lookup
@@ -16,10 +14,12 @@ from orchestrator.client.events import RunResult, relative
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import make_directory
 from orchestrator.client.results import pages
+from orchestrator.client.session import Session
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
-from orchestrator.core.text.times import clock
+from orchestrator.core.text.units import clock
+from orchestrator.engine.leases.release import Released
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import ArtifactError, TpujobError, UserError
 from orchestrator.places.leased import STOP_GRACE_S
@@ -28,10 +28,6 @@ from orchestrator.report import collected
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.run.collection import UncollectedRun, collect_again
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.engine.leases.release import Released
 
 COLLECT_S = 60.0  # what the artifacts of a stopped local job may take
 

@@ -1,7 +1,8 @@
-"""The output of a job: one log file per worker, and log events; secrets in neither."""
+"""The output of a job: one log file per worker, with its beginning and its end, and log events; secrets in neither."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,18 +10,71 @@ from typing import TYPE_CHECKING
 
 from orchestrator import private_files
 from orchestrator.client.events import Bar, Reporter
-from orchestrator.client.jobs.log_file import LogFile
-from orchestrator.client.jobs.metrics import RunMetrics
-from orchestrator.client.jobs.paced import Paced
+from orchestrator.client.jobs.metrics import Paced, RunMetrics
 from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.core.text.gaps import LeftOut, gap_line
 from orchestrator.core.text.redaction import RedactedStream
+from orchestrator.core.text.terminal import LeftOut, LineSplitter, gap_line
 from orchestrator.errors import ConfigError
 from orchestrator.remote.shipping.ignore import mark_run
-from orchestrator.report.files.log_files import log_directory
+from orchestrator.report.files.artifact_files import log_directory
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
+
+
+LINE_BYTES = 1 << 16  # in which the end of a line is looked for
+PIECE_BYTES = 1 << 20
+
+
+class LogFile:
+    """A file that grows to `most_bytes`; then its middle goes, so that half is the beginning and a quarter the end.
+
+    Raises OSError, as every method. `anew`: what is written comes from the first byte again. What is there already stays as far
+    as it is the same: others read along, and this process may be killed before it has fetched it all.
+    """
+
+    def __init__(self, path: Path, most_bytes: int | None, *, anew: bool) -> None:
+        self._path, self._most_bytes = path, most_bytes
+        self._file = private_files.open_file(path, "a+b", buffering=0)
+        # What is behind this was there before, and may come again.
+        self._size = 0 if anew else os.fstat(self._file.fileno()).st_size
+        self._beginning: int | None = None  # its size, once something is left out
+        self._end_at = self._left_out_bytes = 0  # where the end begins
+
+    def write(self, data: bytes) -> None:
+        if not data.startswith(there := os.pread(self._file.fileno(), len(data), self._size)):
+            self._file.truncate(self._size)
+            there = b""
+        self._size += len(there) + self._file.write(data[len(there) :])
+        if self._most_bytes is not None and self._size > self._most_bytes:
+            self._leave_out(self._size - self._most_bytes // 4)
+
+    def skip(self, size_bytes: int) -> None:
+        """Leave out what does not come, and what came since the beginning: a file has one gap."""
+        self._left_out_bytes += size_bytes
+        self._leave_out(self._size)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _leave_out(self, end_at: int) -> None:
+        """Leave out what is between the beginning and `end_at`, to the end of a line."""
+        self._file.truncate(self._size)
+        with self._path.open("r+b", buffering=0) as opened:
+            file, size = opened.fileno(), self._size
+            if self._beginning is None:
+                self._beginning = self._end_at = min(end_at, (self._most_bytes or 2 * end_at) // 2)
+            end_at += os.pread(file, LINE_BYTES, end_at).find(b"\n") + 1
+            self._left_out_bytes += end_at - self._end_at
+            said = f"{gap_line(self._left_out_bytes)}\n".encode()
+            if os.pread(file, 1, max(self._beginning - 1, 0)) not in (b"\n", b""):
+                said = b"\n" + said
+            self._end_at = at = self._beginning + os.pwrite(file, said, self._beginning)
+            while piece := os.pread(file, min(PIECE_BYTES, size - end_at), end_at):
+                written = os.pwrite(file, piece, at)
+                at, end_at = at + written, end_at + written
+            self._size = opened.truncate(at)
+
 
 NO_SPEC = RunSpec()
 BAR_S = 1.0  # between two states of a progress bar
@@ -45,10 +99,7 @@ class JobOutput:
     def __init__(
         self, directory: Path, reporter: Reporter, spec: JobSpec | RunSpec = NO_SPEC, *, anew: bool = False
     ) -> None:
-        from orchestrator.core.text.terminal import LineSplitter
-
         self._directory = log_directory(directory)
-        self._new_splitter = LineSplitter
         self._reporter = reporter
         self._most_bytes, self._anew = spec.limits.max_log, anew
         self._lock = threading.Lock()
@@ -81,10 +132,9 @@ class JobOutput:
     def _keep(self, worker: int, data: bytes) -> None:
         """Write to the log file, and show."""
         self._store(worker, lambda file: file.write(data))
-        if worker not in self._splitters:
-            self._splitters[worker] = self._new_splitter()
-        self._show(worker, self._splitters[worker].feed(data))
-        if self._splitters[worker].is_bar:
+        splitter = self._splitters.setdefault(worker, LineSplitter())
+        self._show(worker, splitter.feed(data))
+        if splitter.is_bar:
             self._bars.change(worker)
 
     def _leave_out(self, worker: int, size_bytes: int) -> None:

@@ -8,18 +8,109 @@ reported as events, a few times a second.
 import contextlib
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from orchestrator import private_files, whole_file
 from orchestrator.client.events import Metrics, Reporter
-from orchestrator.client.jobs.paced import Paced
-from orchestrator.client.jobs.step_times import StepTimes
-from orchestrator.core.text.metric_lines import MetricLine, line_of, step_of
+from orchestrator.core.text.parsing import MetricLine, line_of, step_of
 from orchestrator.core.text.redaction import RedactedStream
-from orchestrator.report.files.metric_sums import MetricSums
-from orchestrator.report.files.metrics import Followed, collected_path, found_path, live_path, name_hash, names_path
+from orchestrator.report.files.metrics import (
+    COLLECTED,
+    FOUND,
+    HIDDEN_NAMES,
+    LIVE,
+    STEPS,
+    Followed,
+    MetricSums,
+    name_hash,
+)
+
+
+class Paced:
+    """Calls `show` for what changed: for each of several things once in `every_s` at most, and also if nothing follows.
+
+    `lock` is held by the caller of each method, and by the timer while it calls `show`.
+    """
+
+    def __init__(self, every_s: float, show: Callable[[int], None], lock: threading.Lock) -> None:
+        self._every_s, self._show, self._lock = every_s, show, lock
+        self._not_before: dict[int, float] = {}
+        self._waiting: set[int] = set()
+        self._timer: threading.Timer | None = None
+        self._closed = False
+
+    def change(self, key: int) -> None:
+        """This one has changed. After `close` that is not shown."""
+        if self._closed:
+            return
+        now = time.monotonic()
+        if (wait_s := self._not_before.get(key, now) - now) <= 0:
+            self._not_before[key] = now + self._every_s
+            self._show(key)
+            return
+        self._waiting.add(key)
+        if self._timer is None:
+            self._timer = threading.Timer(wait_s, self._ring)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        """Show what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._waiting, self._closed = self._waiting, set(), True  # the timer may wait for the lock already
+        for key in sorted(waiting):
+            self._show(key)
+
+    def _ring(self) -> None:
+        with self._lock:
+            self._timer = None
+            waiting, self._waiting = self._waiting, set()
+            for key in waiting:
+                self.change(key)
+
+
+LEAST_S = 0.5  # between two lines
+SHARE = 0.002  # of the time so far: a day has some thousand lines
+
+
+class StepTimes:
+    """Writes a line now and then: a step that is higher than all before, and when it came. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / STEPS
+        self._file: IO[bytes] | None = None
+        self._broken = False
+        self._began = self._not_before = time.monotonic()
+        self._highest = self._written = -1
+        self._came_at = 0.0  # the highest one, in unix seconds
+
+    def note(self, step: int | None, *, now: bool = False) -> None:
+        """Take the step that the job is at; None is no step. `now`: write it, however soon after the last one."""
+        if step is not None and step > self._highest:
+            self._highest, self._came_at = step, time.time()
+        at = time.monotonic()
+        if self._highest > self._written and (now or at >= self._not_before):
+            self._written = self._highest
+            self._not_before = at + max(LEAST_S, SHARE * (at - self._began))
+            # When it came, not now: the next attempt, which is not as far yet, may be what is noted now.
+            self._write({"at": round(self._came_at, 3), "step": self._highest})
+
+    def close(self) -> None:
+        """Write the last step, and close the file."""
+        self.note(None, now=True)
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, line: dict[str, float]) -> None:
+        if self._file is None and not self._broken:
+            self._file = _opened(self._path, "ab")
+            self._broken = self._file is None
+        _write(self._file, json.dumps(line).encode() + b"\n")
+
 
 EVERY_S = 0.25  # between two events
 LINE_CHARS = 2000  # of a log line are searched
@@ -56,7 +147,7 @@ class RunMetrics:
         with self._lock:
             if not data:
                 self._close_live()
-                self._live, self._followed = _opened(live_path(self._directory), "wb"), Followed()
+                self._live, self._followed = _opened(self._directory / LIVE, "wb"), Followed()
                 self._stream.flush()
                 return
             _write(self._live, self._stream.feed(data))
@@ -87,8 +178,8 @@ class RunMetrics:
             self._close_live()
             if self._found is not None:
                 self._found.close()
-            if collected_path(self._directory).exists():
-                live_path(self._directory).unlink(missing_ok=True)
+            if (self._directory / COLLECTED).exists():
+                (self._directory / LIVE).unlink(missing_ok=True)
                 self._followed.read_on(self._directory)
                 self._learn_names()
 
@@ -99,7 +190,7 @@ class RunMetrics:
         if any(self._names[name] != name for name in new):
             hidden = {name_hash(name): shown for name, shown in self._names.items() if shown != name}
             with contextlib.suppress(OSError):
-                whole_file.replace(names_path(self._directory), json.dumps(hidden))
+                whole_file.replace(self._directory / HIDDEN_NAMES, json.dumps(hidden))
 
     def _note_all(self, worker: int, found: Sequence[Any]) -> None:
         """Note what the lines of a piece hold: the highest of their steps, and the values of the last one."""
@@ -152,7 +243,7 @@ class RunMetrics:
 
     def _keep(self, rows: Sequence[Mapping[str, float]]) -> None:
         if self._found is None:
-            self._found = _opened(found_path(self._directory), "wb" if self._anew else "ab")
+            self._found = _opened(self._directory / FOUND, "wb" if self._anew else "ab")
         _write(self._found, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
     def _close_live(self) -> None:

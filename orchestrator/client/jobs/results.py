@@ -17,12 +17,10 @@ from orchestrator.client.connections import OFF
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.results import pages
 from orchestrator.client.session import Session
-from orchestrator.core.lease.lease import HeldFor
+from orchestrator.core.lease.lease import HeldFor, Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord, recorded_error
-from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.times import day_clock
-from orchestrator.errors import PayloadFailed, TpujobError
-from orchestrator.exit_codes import exit_code
+from orchestrator.core.text.units import day_clock, format_duration
+from orchestrator.errors import PayloadFailed, TpujobError, exit_code
 from orchestrator.remote.transfer.collect import EVERYTHING, CollectResult, Problem
 from orchestrator.remote.transfer.places import DRAFT
 from orchestrator.report import collected, costs, worker_ends
@@ -37,11 +35,10 @@ from orchestrator.report.messages import (
 )
 from orchestrator.report.results import describe, metrics, payload_spans, saved_text
 from orchestrator.report.whole_run import WholeRun, whole_run
+from orchestrator.run.progress import Outcome
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.lease import Lease
     from orchestrator.places.place import Stay
-    from orchestrator.run.progress import Outcome
 
 
 def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> RunResult:

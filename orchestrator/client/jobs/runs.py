@@ -17,22 +17,18 @@ from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
+from orchestrator.client.session import Session
+from orchestrator.client.shown_logs import Choice
 from orchestrator.core.lease.access import NO_WISH
 from orchestrator.errors import TpujobError
-from orchestrator.places.place import Wish
-from orchestrator.places.preparation import checks, tpu_use
-from orchestrator.run.job_run import JobRun
+from orchestrator.places.place import Prepared, Wish
+from orchestrator.places.preparation import code, requirements
+from orchestrator.run.job_run import JobRun, Lane
 from orchestrator.run.program import run_job
+from orchestrator.run.progress import Outcome
 
 if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.places.place import Prepared
-    from orchestrator.run.lane import Lane
-    from orchestrator.run.progress import Outcome
-
-__all__ = ["RunOptions", "RunResult", "start_run"]
 
 DOCTOR = "tpujob doctor"
 
@@ -78,10 +74,10 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
         spec = spec.with_keep_on_failure(options.keep_on_failure_s)
     place, wish = places.place_on(spec.on), options.wish()
     place.check(session, spec, path, wish)
-    checks.check_directories(spec, path)
+    code.check_directories(spec, path)
     session.check_machine()
     if options.lane is None:
-        for line in tpu_use.warnings(spec, path):
+        for line in requirements.warnings(spec, path):
             session.reporter.notice("warning", line)
     with ExitStack() as stack:
         prepared = place.prepare(session, spec, env, path, wish, stack)

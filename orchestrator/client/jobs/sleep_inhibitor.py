@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import fork, places
-from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

@@ -10,13 +10,12 @@ from orchestrator import catalog, places
 from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.core.text.durations import parse_duration
+from orchestrator.core.text.units import parse_duration
 from orchestrator.errors import UserError
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.money import spending
-from orchestrator.report.money.spending import HERE, By, CostReport
-from orchestrator.report.money.stretches import Bill, Paid, Period, Work
+from orchestrator.report.money.spending import HERE, Bill, By, CostReport, Paid, Period, Work
 
 NOTE = f"an estimate by {catalog.PRICES_AS_OF}, of what this machine ran; not an invoice"
 Since = str | date | timedelta
@@ -147,11 +146,8 @@ def _local(ledger: Ledger, run: RunRecord, now: float) -> Iterator[Bill]:
             id=attempt.id,
             cloud=run.cloud,
             project=HERE,
-            zone="",
             name=run.name,
-            node="",
             accelerator_type=HERE,
-            chips=None,
             state=str(attempt.state),
             since=since,
             until=until,

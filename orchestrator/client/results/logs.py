@@ -1,7 +1,5 @@
 """Read the logs of a run: the lines of its workers, as far as they arrived on this machine."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from orchestrator.client.shown_logs import Choice, announcement, check, is_shown
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.terminal import LineSplitter
 from orchestrator.errors import UnknownRun
-from orchestrator.report.files.log_files import log_directory
+from orchestrator.report.files.artifact_files import log_directory
 
 POLL_S = 0.2
 ALONE_POLLS = 50  # a collector that has just been started is there by then

@@ -3,8 +3,6 @@
 What writes a page at the end of a run never raises: a report that is missing costs a line, not a result.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.parse
@@ -124,7 +122,7 @@ def _only_a_warning(session: Session) -> Iterator[None]:
 def write(session: Session, page: Page, path: Path, *, make_directory: bool = False, named: bool = False) -> None:
     """Write a page, and with that of one run in its place the trace. `named`: by the user. Raises ConfigError."""
     from orchestrator.report.page import pages, run_data  # Jinja2, only where there is a page to write
-    from orchestrator.report.page.trace import trace
+    from orchestrator.report.page.timeline import trace
 
     secrets, runs = session.reporter.secrets, []
     for each in page.runs:

@@ -17,12 +17,11 @@ from subprocess import PIPE, STDOUT, Popen
 from orchestrator import fork
 from orchestrator.client.arguments import worker_or_all
 from orchestrator.client.session import Session
-from orchestrator.client.slices.on_all_workers import failures
-from orchestrator.client.slices.shell import Shell, open_shell, require_program
+from orchestrator.client.slices.shell import Shell, failures, open_shell, require_program
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text.terminal import LineSplitter
 from orchestrator.errors import UserError
-from orchestrator.remote.fleet.side_by_side import UNKNOWN, Ended
+from orchestrator.remote.fleet.on_workers import UNKNOWN, Ended
 from orchestrator.remote.ssh.openssh import host, scp_argv
 
 # What several programs say of their workers, shown once where they say the same: `tpujob scp --worker all`.

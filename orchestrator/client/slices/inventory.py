@@ -17,9 +17,8 @@ from orchestrator.client.session import Session
 from orchestrator.core.lease.cloud_api import EVERYWHERE, Cloud, SliceName, SliceView
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
-from orchestrator.core.text.times import clock
-from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
-from orchestrator.exit_codes import NOT_PROVEN
+from orchestrator.core.text.units import clock
+from orchestrator.errors import NOT_PROVEN, AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.places.area import Area
 
 ASK_S = 20.0  # for all questions of a command together

@@ -1,18 +1,61 @@
-"""`offers`: which TPUs there are, where and for how much, and after `refresh` which of them the project has."""
+"""`offers`: which TPUs there are, where and for how much, and which of them the API said that the project has.
 
+`tpujob offers --refresh` asks; `offers`, `plan`, `run` and `up` read the kept answer.
+"""
+
+from __future__ import annotations
+
+import json
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator import catalog
+from orchestrator import catalog, whole_file
 from orchestrator.catalog import gke
+from orchestrator.client.events import Reporter
 from orchestrator.client.session import Session
-from orchestrator.client.slices import availability
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.location_rules import accelerator_problem, places_near, split_places
 from orchestrator.core.text.names import shown
-from orchestrator.errors import UserError
-from orchestrator.places.vms.plans import known_availability
+from orchestrator.errors import CloudError, UserError
+from orchestrator.places.vms.plans import AVAILABILITY, asked_project, known_availability
 from orchestrator.report.offers import MANY_HOSTS, Offered, chosen, offered
+
+if TYPE_CHECKING:
+    from orchestrator.places.tpu.api.light_client import LightApi
+
+
+AT_ONCE = 8  # zones that are asked at the same time
+
+
+def ask_again(session: Session) -> Availability:
+    """Ask every zone, keep the answer and return it. Raises CloudError when no zone answers."""
+    from orchestrator.client.guarantee import teardown_client  # `offers` without --refresh needs neither
+
+    cloud = teardown_client.connect(session.target, session.reporter.secrets)
+    zones = cloud.zones(session.target.project).rows
+    found = _ask(cloud, session.target.project, zones, asked_project(session), session.reporter)
+    whole_file.replace(session.directory / AVAILABILITY, json.dumps(found.to_dict(), indent=1))
+    return found
+
+
+def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str, reporter: Reporter) -> Availability:
+    from concurrent.futures import ThreadPoolExecutor  # as above
+
+    answers: dict[str, tuple[str, ...]] = {}
+    errors: dict[str, CloudError] = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = {zone: pool.submit(cloud.accelerator_types, project, zone) for zone in zones}
+        for number, (zone, answer) in enumerate(asked.items()):
+            reporter.progress("project", f"asking the API what {project} has: {number} of {len(zones)} zones answered")
+            try:
+                answers[zone] = answer.result().rows
+            except CloudError as error:
+                errors[zone] = error
+    if errors and not answers:
+        raise next(iter(errors.values()))
+    silent = {zone: error.message for zone, error in errors.items()}
+    return Availability(full_name, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), answers, silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +96,7 @@ def offers(
     when no zone answers.
     """
     session.recover()
-    known = availability.refresh(session) if refresh else known_availability(session)
+    known = ask_again(session) if refresh else known_availability(session)
     rows = list(offered(known, session.target.grants))
     types = _types(accelerator, rows_of={row.accelerator for row in rows})
     zones = _zones(zone, rows_of={row.zone for row in rows})

@@ -1,8 +1,12 @@
-"""Shells and copies on the workers of a slice that is READY, by the user's own OpenSSH and the slice's configuration."""
+"""The workers of a slice that is READY: a shell, a command on all of them, their ports, by the user's own OpenSSH."""
 
 import re
+import shlex
 import shutil
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +14,13 @@ from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Lease
+from orchestrator.core.text.redaction import RedactedStream
+from orchestrator.core.text.terminal import LineSplitter, grouped, masked, said_once, worker_names
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.runtime.retry import until
-from orchestrator.errors import Interrupted, TpujobError, UserError
+from orchestrator.errors import CloudError, Interrupted, TpujobError, UnknownRun, UserError
 from orchestrator.remote.fleet.fleet import Fleet
+from orchestrator.remote.fleet.on_workers import Ended, Forwarded, SideBySide
 from orchestrator.remote.ssh import openssh
 
 ASK_S = 30.0  # how long the API is asked for the slice and its workers
@@ -125,3 +132,155 @@ def require_program(name: str) -> None:
     """Raise UserError unless this machine has a program of OpenSSH."""
     if shutil.which(name) is None:
         raise UserError(f"there is no `{name}` on this machine's PATH", hint="install an OpenSSH client")
+
+
+END_S = 3.0  # from Ctrl-C to SIGKILL
+Show = Callable[[int, bool, list[str]], None]  # the worker, whether it is stderr, and clean lines
+
+
+def run_on_all(session: Session, name: str | None, command: Sequence[str], show: Show) -> int:
+    """Run a command on every worker of a slice; return 0, or the exit code of the first one that failed.
+
+    A worker that cannot be reached, or whose connection is cut, counts as 255, as with ssh. KeyboardInterrupt ends the command
+    everywhere; so does BrokenPipeError of `show`, when nothing reads the lines any more, which is no failure. Raises UserError
+    where there is no such slice, or it is not READY; HostKeyMismatch.
+    """
+    fleet = open_shell(session, name).fleet
+    lines = _Lines(session, show, lambda: _end(running))
+    running = fleet.side_by_side(lines)
+    try:
+        ended = running.run(shlex.join(as_line(command) or ()))
+    except KeyboardInterrupt:
+        _end(running)
+        raise
+    finally:
+        fleet.cancel()
+    if lines.unread:
+        return 0
+    for text in failures(ended):
+        session.reporter.notice("failed", text)
+    return next((each.code for each in ended if each.code), 0)
+
+
+def failures(ended: Iterable[Ended]) -> list[str]:
+    """Return a line for each way in which the command failed, with all workers on which it did; the first failure first."""
+    failed = [each for each in ended if each.code]
+    return [_failure(alike) for alike in grouped(failed, lambda each: (each.code, masked(each.why)))]
+
+
+def _failure(alike: Sequence[Ended]) -> str:
+    if alike[0].why:
+        return said_once([each.why for each in alike])
+    return f"{worker_names(each.worker for each in alike)}: exit code {alike[0].code}"
+
+
+def _end(running: SideBySide) -> None:
+    """End the command as Ctrl-C in a terminal does, and for certain."""
+    running.signal("INT")
+    if not running.idle.wait(END_S):
+        running.signal("KILL")
+        running.idle.wait(END_S)
+
+
+class _Lines:
+    """Makes clean lines of what the workers write, without secrets. `end` ends what writes them, once nothing reads them."""
+
+    def __init__(self, session: Session, show: Show, end: Callable[[], None]) -> None:
+        self._secrets, self._show, self._end = session.reporter.secrets, show, end
+        self.unread = False
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[int, bool], tuple[RedactedStream, LineSplitter]] = {}
+
+    def __call__(self, worker: int, is_error: bool, piece: bytes) -> None:
+        """Take the next bytes; none at the end."""
+        with self._lock:
+            key = (worker, is_error)
+            if key not in self._streams:
+                self._streams[key] = RedactedStream(self._secrets), LineSplitter()
+            stream, splitter = self._streams[key]
+            lines = splitter.feed(stream.feed(piece) if piece else stream.flush())
+            if not piece:
+                lines += splitter.flush()
+            if not lines or self.unread:
+                return
+            try:
+                self._show(worker, is_error, lines)
+            except BrokenPipeError:
+                self.unread = True
+                threading.Thread(target=self._end, name="end", daemon=True).start()
+
+
+LOOK_S, ASK_EVERY_S = 0.5, 60.0  # between two looks at the ledger, and two questions to the API
+PORT = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class PortWish:
+    """A port of the worker. `local`: the port here; None: the same one, or another if that is in use."""
+
+    port: int
+    local: int | None = None
+
+
+def port_wish(text: str) -> PortWish | None:
+    """Return what `PORT` or `LOCAL:PORT` asks for; None if it is neither. Raises UserError for a number that is no port."""
+    found = PORT.fullmatch(text)
+    if found is None:
+        return None
+    local, port = (None if number is None else int(number) for number in found.groups())
+    if any(number is not None and not 1 <= number <= MAX_PORT for number in (local, port)):
+        raise UserError(f"{text} is no port", hint=f"ports are numbers from 1 to {MAX_PORT}")
+    assert port is not None, "the expression has it"
+    return PortWish(port, local)
+
+
+@contextmanager
+def forwarding(
+    session: Session, name: str | None, wishes: Sequence[PortWish], worker: int = 0
+) -> Iterator[tuple[Shell, list[Forwarded]]]:
+    """Forward ports of a worker of a slice, or of the slice of a run, for a block. Without wishes: the `ports:` of the run.
+
+    Raises UserError for what there is not, and for a `local` port that is in use; Unreachable and TunnelRefused.
+    """
+    shell = open_shell(session, name)
+    wishes = wishes or [PortWish(port) for port in _ports_of_run(session, shell.lease.run, name)]
+    if not wishes:
+        raise UserError("there is no port to forward", hint=f"`tpujob forward {shell.lease.handle} 6006`")
+    shell.host(worker)
+    try:
+        shell.fleet.reach(worker)
+        yield shell, [_forward(shell, wish, worker) for wish in wishes]
+    finally:
+        shell.fleet.cancel()
+
+
+def wait_for_end(session: Session, shell: Shell) -> str:
+    """Wait until the slice is released or gone, and return which."""
+    ask_at = time.monotonic() + ASK_EVERY_S
+    while True:
+        time.sleep(LOOK_S)
+        if session.ledger.lease(shell.lease.id).down_at is not None:
+            return f"{shell.lease.handle} is being released"
+        if time.monotonic() >= ask_at:
+            ask_at = time.monotonic() + ASK_EVERY_S
+            with suppress(CloudError):  # which proves nothing; the connection may be fine
+                view = session.run(until(0.0, Get(shell.lease.name)))
+                if view is None or view.state is not SliceState.READY:
+                    return f"{shell.lease.handle} is {view.native_state if view else 'gone'}"
+
+
+def _ports_of_run(session: Session, *names: str | None) -> list[int]:
+    for name in names:
+        with suppress(UnknownRun):
+            if name is not None:
+                return list(lookup.run(session, name)[0].spec.ports)
+    return []
+
+
+def _forward(shell: Shell, wish: PortWish, worker: int) -> Forwarded:
+    try:
+        return shell.fleet.forward(wish.port, worker, wish.local)
+    except OSError as error:
+        where = f"port {wish.local or wish.port} of this machine"
+        raise UserError(f"{where} cannot be had: {error.strerror}", hint="`PORT` alone takes a free one") from error

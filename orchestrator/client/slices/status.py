@@ -14,14 +14,13 @@ from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import SweepProgress
-from orchestrator.core.lease import chip_report, claim_labels
+from orchestrator.core.lease import claim_labels, guest_reports
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import format_usd
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock, format_usd
 from orchestrator.errors import CloudError, TpujobError
 from orchestrator.report import collected, costs
 
@@ -157,7 +156,7 @@ def _said_of_chips(session: Session) -> dict[str, str]:
                 continue
             if session.now(run.cloud) - (attempt.started_at or math.inf) >= session.target.timings.chip_s:
                 cloud, lease = session.world(run.cloud).cloud, session.ledger.lease(attempt.lease_id)
-                said = chip_report.published(cloud.guest_attributes(lease.name), attempt.id)
+                said = guest_reports.published(cloud.guest_attributes(lease.name), attempt.id)
                 found[lease.id] = "; ".join(said.values())
     return found
 

@@ -18,7 +18,7 @@ from orchestrator.core.planning.capacity_request import CapacityRequest, Provisi
 from orchestrator.core.planning.location_rules import runtime_doubt
 from orchestrator.core.planning.plan import Plan, make
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.units import format_duration
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import TeardownUnproven, TpujobError, UserError

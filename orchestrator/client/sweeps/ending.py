@@ -4,8 +4,6 @@ The ledger begins no run of it from that moment on, so that nothing has to be to
 be about to start the next variant. Its runs are ended as by `cancel` of each, and their slices are released together.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import places
 from orchestrator.client import shown_logs
 from orchestrator.client.events import VariantResult
+from orchestrator.client.shown_logs import Choice
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.core.text.table import Table
+from orchestrator.core.text.terminal import Table
 from orchestrator.places.place import Wish
-from orchestrator.places.preparation import checks, data, tpu_use
+from orchestrator.places.preparation import buckets, code, requirements
 from orchestrator.places.preparation.code import ship_line, survey_of
 from orchestrator.report import costs
 from orchestrator.report.layout import format_cost
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.sweep import Sweep, Variant
     from orchestrator.core.planning.plan import Plan
 
@@ -88,14 +88,14 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
     """Raise UserError for what any variant lacks, before the first one is run."""
     from orchestrator.core.jobfile.keys import resolve_env  # imports pydantic, which `run --help` does not need
 
-    for line in dict.fromkeys(line for each in sweep.variants for line in tpu_use.warnings(each.spec, path)):
+    for line in dict.fromkeys(line for each in sweep.variants for line in requirements.warnings(each.spec, path)):
         session.reporter.notice("warning", line)
     looked_at: list[object] = []
     for spec in (variant.spec for variant in sweep.variants):
         if (asked := (spec.on, spec.data)) not in looked_at:
             looked_at.append(asked)
-            data.lines_of(session, spec)
-        checks.check_directories(spec, path)
+            buckets.lines_of(session, spec)
+        code.check_directories(spec, path)
         resolve_env(spec, os.environ)
         places.place_on(spec.on).check(session, spec, path, Wish())
 

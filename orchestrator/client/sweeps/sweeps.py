@@ -27,9 +27,10 @@ from orchestrator.client.events import Reporter, SweepResult, VariantResult
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
+from orchestrator.client.session import Session
+from orchestrator.client.shown_logs import Choice
 from orchestrator.client.sweeps import plans
-from orchestrator.client.sweeps.board import Board, result_of
-from orchestrator.client.sweeps.lanes import LaneThread, LaneWork
+from orchestrator.client.sweeps.lanes import Board, LaneThread, LaneWork, result_of
 from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
@@ -42,8 +43,6 @@ from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.code import shipment_of, survey_of
 
 if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.jobfile.sweep import Sweep
 

@@ -16,9 +16,7 @@ from pydantic import WithJsonSchema as Shape
 
 from orchestrator import places
 from orchestrator.core.jobfile import json_schema as shapes
-from orchestrator.core.jobfile import values, yaml_source
-from orchestrator.core.jobfile.access_keys import AccessSection
-from orchestrator.core.jobfile.gke_keys import GkeSection
+from orchestrator.core.jobfile import yaml_source
 from orchestrator.core.jobfile.json_schema import Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain, messages, refusal
 from orchestrator.core.jobfile.overrides import Override, apply
@@ -27,6 +25,7 @@ from orchestrator.core.jobfile.rules import env as env_rules
 from orchestrator.core.jobfile.rules import one_value
 from orchestrator.core.jobfile.rules import tpu as tpu_rules
 from orchestrator.core.jobfile.rules.several_values import cross_field_problems
+from orchestrator.core.jobfile.shared_keys import AccessSection, GkeSection
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection, with_any_of
 from orchestrator.core.jobfile.train_keys import EmulatedSection, ProfileSection, TrainSection
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
@@ -255,7 +254,7 @@ def load(text: str | bytes, *, path: str, overrides: Iterable[Override] = ()) ->
 
 def from_values(data: Mapping[str, Any], overrides: Iterable[Override] = ()) -> JobSpec:
     """Return the job that these values describe. Raise JobSpecError: its lines name a field, and neither file nor line."""
-    return check(apply(values.source_of(data), overrides), path="")
+    return check(apply(yaml_source.source_of(data), overrides), path="")
 
 
 def check(source: YamlSource, *, path: str) -> JobSpec:

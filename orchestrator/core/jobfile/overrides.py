@@ -123,13 +123,7 @@ def _rivals(data: Mapping[str, Any], path: Path) -> Iterator[Path]:
 
 def _pruned(source: YamlSource, path: Path) -> YamlSource:
     """Forget where a value was."""
-    end = len(path)
-    return replace(
-        source,
-        lines={at: line for at, line in source.lines.items() if at[:end] != path},
-        written={at: text for at, text in source.written.items() if at[:end] != path},
-        options={at: option for at, option in source.options.items() if at[:end] != path},
-    )
+    return source.placed(lambda at: None if at[: len(path)] == path else at)
 
 
 def _at(data: Any, path: Path) -> Any:

@@ -93,14 +93,8 @@ def text_of(value: Value) -> str:
 class _Resolver:
     def __init__(self, source: YamlSource, params: Mapping[str, Any]) -> None:
         self.params = params
-        self.made = replace(
-            source,
-            lines=dict(source.lines),
-            options=dict(source.options),
-            written=dict(source.written),
-            mistakes=list(source.mistakes),
-            invalid=set(source.invalid),
-        )
+        own = source.placed(lambda path: path)
+        self.made = replace(own, mistakes=list(source.mistakes), invalid=set(source.invalid))
 
     def value(self, value: Any, path: Path) -> Any:
         if isinstance(value, Mapping):

@@ -3,7 +3,6 @@
 A list in place of the section is read as if it were below `any_of:`; mistakes are reported where the file has them.
 """
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -116,13 +115,9 @@ def with_any_of(source: YamlSource) -> YamlSource:
     listed = source.data.get("tpu")
     if not isinstance(listed, list):
         return source
-    return replace(
-        source,
-        data={**source.data, "tpu": {"any_of": listed}},
-        lines={_below_any_of(path): line for path, line in source.lines.items()},
-        written={_below_any_of(path): text for path, text in source.written.items()},
-        invalid={_below_any_of(path) for path in source.invalid},
-    )
+    made = source.placed(_below_any_of)
+    made.data, made.invalid = {**source.data, "tpu": {"any_of": listed}}, {*map(_below_any_of, source.invalid)}
+    return made
 
 
 def written_path(source: YamlSource, path: Path) -> Path:

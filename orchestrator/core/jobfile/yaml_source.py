@@ -1,4 +1,4 @@
-"""YAML text in, plain data and the line of every key out; tags, aliases and other features that no job needs are refused.
+"""YAML text or plain values in, plain data and the line of every key out; what no job needs of YAML is refused.
 
 It reads the tree of nodes, and constructs nothing: an alias is refused, at its own line, without being expanded, and a hostile
 file ends at a limit. Scalars are resolved by YAML 1.2, as in editors: `no` and `on` are text, 12:30:00 is text and 1e-3 is a
@@ -6,13 +6,14 @@ number. Mistakes are collected, not raised, unless the rest of the file cannot b
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import yaml
 
 from orchestrator.core.text.names import shown
-from orchestrator.core.text.text_file import text_of
+from orchestrator.core.text.parsing import text_of
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 20_000
@@ -58,9 +59,8 @@ class YamlSource:
     written: dict[Path, str] = field(default_factory=dict)  # unquoted scalars, as written in the file
     mistakes: list[Mistake] = field(default_factory=list)
     invalid: set[Path] = field(default_factory=set)
-    options: dict[Path, str] = field(
-        default_factory=dict
-    )  # what an option of the command line has set, in place of a line
+    # What an option of the command line has set, in place of a line.
+    options: dict[Path, str] = field(default_factory=dict)
 
     def option(self, path: Path) -> tuple[Path, str] | None:
         """Return what an option has set at `path`, around it or in it: its place and the option. None: the file has it."""
@@ -75,6 +75,14 @@ class YamlSource:
     def line(self, path: Path) -> int:
         """Return the line of the innermost part of `path` that the file has."""
         return next((self.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.lines), 1)
+
+    def placed(self, at: Callable[[Path], Path | None]) -> Self:
+        """Return the same with each place moved to where `at` leads; None: what is known of it is forgotten."""
+
+        def moved(places: dict[Path, Any]) -> dict[Path, Any]:
+            return {there: known for path, known in places.items() if (there := at(path)) is not None}
+
+        return replace(self, lines=moved(self.lines), written=moved(self.written), options=moved(self.options))
 
     def is_invalid(self, path: Path) -> bool:
         return any(path[:end] in self.invalid for end in range(len(path) + 1))
@@ -269,3 +277,37 @@ def _resolve(word: str) -> Any:
     if _OCTAL_OR_HEX.fullmatch(word):
         return int(word, 0)
     return float(word) if len(word) <= 40 and _FLOAT.fullmatch(word) else word
+
+
+def source_of(data: Mapping[str, Any]) -> YamlSource:
+    """Return the values as a file would hold them, without lines. A value that no file can hold is a mistake."""
+    source = YamlSource()
+    found = _plain(source, data, ())
+    if isinstance(found, dict):
+        source.data = found
+    return source
+
+
+def _plain(source: YamlSource, value: Any, path: Path) -> Any:
+    """Return a value as a file would hold it, and note its place, and what is wrong with it, in the source."""
+    source.lines[path] = 0
+    if len(source.lines) > MAX_NODES or len(path) > MAX_DEPTH:
+        return source.refuse(0, path, f"more than {MAX_NODES} values, or more than {MAX_DEPTH} levels")
+    if isinstance(value, str):
+        if problem := unprintable(value):
+            return source.refuse(0, path, f"contains {problem}; remove it")
+        return str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(source, each, (*path, number)) for number, each in enumerate(value)]
+    if not isinstance(value, Mapping):
+        why = f"expected text, a number, a list or a mapping, not `{shown(type(value).__name__)}`"
+        return source.refuse(0, path, why)
+    found: dict[str, Any] = {}
+    for key, each in value.items():
+        if not isinstance(key, str) or unprintable(key):
+            source.refuse(0, path, f"the key {shown(repr(key))} is not a word")
+        else:
+            found[key] = _plain(source, each, (*path, key))
+    return found

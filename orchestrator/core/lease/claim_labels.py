@@ -8,9 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.lease.cloud_api import SliceView
+from orchestrator.core.lease.cloud_api import SliceView, Timings
 from orchestrator.core.lease.lease import Lease, LeaseState, Mode, Purpose
-from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 
 DEFAULT_LIFE_S = 24 * 3600.0  # from its creation on, for a slice of ours with unreadable labels

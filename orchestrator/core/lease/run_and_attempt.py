@@ -1,7 +1,9 @@
-"""Runs and attempts: their values, events and transitions. Pure.
+"""Runs and attempts: their values, events and transitions, and what was saved of one whose slice was lost. Pure.
 
 A run is one execution of a job; an attempt is one try of it on one lease. An attempt ends when the outcome of the payload
 is known. The run's state is that of its last attempt.
+
+What was saved is measured by `remote.transfer.saved_work`; `run.restart` reports it and records it in the ledger.
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,8 +13,8 @@ from typing import Any, Self
 from orchestrator import errors
 from orchestrator.core.lease.lease import Down, HeldFor, Lease, LeaseEvent, LeaseState, NotAllowed
 from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError
-from orchestrator.exit_codes import exit_code
+from orchestrator.core.text.units import format_duration, format_size
+from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError, exit_code
 
 AT_LIMIT = "deadline"  # the reason of a SliceLost: the time of the job was over
 LIMIT = "limits.max_duration"
@@ -296,3 +298,37 @@ def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:
     """Return whether the slice is held for results of the attempt that are not collected yet."""
     held = lease.state is LeaseState.READY and lease.held_for is HeldFor.RESULTS
     return attempt.state.ended and held and attempt.lease_id == lease.id and lease.run == attempt.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """The saved work of all workers. `step`: of its checkpoint, `metrics_step`: of its last metrics; None where unknown.
+
+    `has_checkpoint`: there is a file with the name that the built-in training uses.
+    """
+
+    files: int = 0
+    size_bytes: int = 0
+    has_checkpoint: bool = False
+    step: int | None = None
+    metrics_step: int | None = None
+
+    def text(self, saved_s: float | None, *, built_in: bool) -> str:
+        """Return what an attempt does with it: `goes on at step 80, saved 4 s before the loss`.
+
+        `saved_s`: seconds from the copy to the loss. `built_in`: the built-in training, which needs a checkpoint to go on.
+        """
+        count, size = f"{self.files:,} file{'s' if self.files != 1 else ''}", format_size(self.size_bytes)
+        if not self.files:
+            return "begins at step 0: nothing was saved"
+        if built_in and not self.has_checkpoint:
+            return f"begins at step 0: no checkpoint was saved, only {count} ({size})"
+        if self.step is not None:
+            place = f"at step {self.step:,}"
+        elif self.metrics_step is not None:
+            place = f"from {count} ({size}, metrics up to step {self.metrics_step:,})"
+        else:
+            place = f"from {count} ({size})"
+        return f"goes on {place}" + (
+            f", saved {format_duration(saved_s)} before the loss" if saved_s is not None else ""
+        )

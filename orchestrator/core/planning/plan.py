@@ -15,7 +15,7 @@ from orchestrator import catalog
 from orchestrator.core.planning.capacity_request import UNPRICED, CapacityRequest, PlanInputs, Provisioning, zones
 from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.location_rules import offered_near
-from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.text.units import format_duration, format_usd
 from orchestrator.errors import UserError
 
 

@@ -1,4 +1,4 @@
-"""Makes the output of workers safe for a terminal: whole lines, no control characters, bounded length.
+"""Text for a terminal: the output of workers made safe, what many say alike said once, what a log leaves out, and tables. Pure.
 
 Remote output is data from a machine that may be hostile: it must not move the cursor, set the title, write to the
 clipboard (OSC 52), or fill the memory with one endless line.
@@ -6,7 +6,10 @@ clipboard (OSC 52), or fill the memory with one endless line.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from orchestrator.core.text.units import format_size
 
 LINE_CHARS = 4_000
 NAME_CHARS = 200
@@ -155,3 +158,111 @@ def _up_begins(data: bytes) -> int:
     """Return where at the end of the data `UP` and a line end may have begun, else its length."""
     begin = data.rfind(b"\x1b", -len(UP) - 1)
     return begin if begin >= 0 and (UP + b"\r").startswith(data[begin:]) else len(data)
+
+
+class LeftOut(bytes):
+    """A piece of a log without a byte, in whose place the log has `size_bytes` that are left out."""
+
+    size_bytes: int
+
+    def __new__(cls, size_bytes: int) -> "LeftOut":
+        piece = super().__new__(cls)
+        piece.size_bytes = size_bytes
+        return piece
+
+
+def gap_line(size_bytes: int) -> str:
+    """Return the line that stands in the place of what is left out."""
+    return f"tpujob: {format_size(size_bytes)} of the log left out here (limits.max_log)"
+
+
+MOST_RANGES = 4  # of workers, in a text
+MOST_KINDS = 3  # of messages, in an error
+TEXT_CHARS = 500  # of a text are compared
+
+_WORKER = re.compile(r"\bworker(\d+)\b")
+_VARYING = re.compile(
+    r"""
+      \bworker\d+\b
+    | \b0x[0-9a-f]+\b
+    | \b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b           # UUID
+    | (?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])   # IPv6, and times of day
+    | \b(?=[a-f]*\d)[0-9a-f]{7,}\b                              # hashes and ids
+    | \d+(?:[.,:]\d+)*(?:e[+-]?\d+)?                            # numbers, IPv4, ports
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+Item = TypeVar("Item")
+
+
+def masked(text: str) -> str:
+    """Return the text with `#` in place of everything in which alike texts differ."""
+    return _VARYING.sub("#", text[:TEXT_CHARS])
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """Return the items with the same key together, in the order of the first of each group."""
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def worker_names(indexes: Iterable[int]) -> str:
+    """Return the names of workers, neighbors as a range: `worker0 to worker62 and worker64`; of many ranges the first."""
+    ranges: list[list[int]] = []
+    for index in sorted(set(indexes)):
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    parts = [part for first, last in ranges for part in _parts(first, last)]
+    names = [name for name, _ in parts[:MOST_RANGES]]
+    if left := sum(count for _, count in parts[MOST_RANGES:]):
+        names.append(f"{left} more")
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+
+
+def said_once(messages: Sequence[str]) -> str:
+    """Return messages of several workers as one: the first of those that are alike, with the names of their workers."""
+    groups = grouped(messages, masked)
+    parts = [group[0] if len(group) == 1 else f"{group[0]} ({_alike(group)})" for group in groups[:MOST_KINDS]]
+    if left := sum(map(len, groups[MOST_KINDS:])):
+        parts.append(f"and {left:,} more")
+    return "; ".join(parts)
+
+
+def _alike(messages: Sequence[str]) -> str:
+    named = [found for message in messages if (found := _WORKER.search(message))]
+    if len(named) < len(messages):
+        return f"{len(messages)} alike"
+    return f"{len(messages)} alike: {worker_names(int(found[1]) for found in named)}"
+
+
+def _parts(first: int, last: int) -> list[tuple[str, int]]:
+    """Return a range as it is named, and how many workers each name stands for; two neighbors are named each."""
+    if last - first > 1:
+        return [(f"worker{first} to worker{last}", last - first + 1)]
+    return [(f"worker{index}", 1) for index in range(first, last + 1)]
+
+
+class Table(NamedTuple):
+    """A table as cells of text. Columns, from 0: `right` are aligned right, `optional` are left out where there is no room."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...] = ()
+    optional: tuple[int, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return one line for the heading and for each row, aligned, two spaces between columns."""
+        every = [self.head, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+        return [
+            "  ".join(
+                cell.rjust(width) if number in self.right else cell.ljust(width)
+                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in every
+        ]

@@ -13,13 +13,12 @@ from aiohttp import web
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.model.records import OperationRecord, Settings, startup_script_of
-from orchestrator.emulator.model.resource import Resource
+from orchestrator.emulator.model.records import OperationRecord, Resource, Settings, startup_script_of
 from orchestrator.emulator.vms.driver import SCRIPT_OFF, Driver
-from orchestrator.emulator.wire import node_request
-from orchestrator.emulator.wire.json_body import json_object
+from orchestrator.emulator.wire import requests
 from orchestrator.emulator.wire.node_schema import camel
-from orchestrator.emulator.wire.queue_json import operation_json
+from orchestrator.emulator.wire.replies import operation_json
+from orchestrator.emulator.wire.requests import json_object
 
 ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
 NEW_IDS = {"nodes": "nodeId", "queuedResources": "queuedResourceId"}
@@ -49,7 +48,7 @@ class ApiCall:
 
     def place(self) -> tuple[str, str]:
         """Return project and zone. Raises ApiError for an unknown zone."""
-        node_request.check_location(*self.project_and_zone)
+        requests.check_location(*self.project_and_zone)
         return self.project_and_zone
 
     def parent(self) -> str:

@@ -8,13 +8,18 @@ from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import ZONE, Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import ApiError, bad_field
-from orchestrator.emulator.model import policies
+from orchestrator.emulator.model import reach
 from orchestrator.emulator.model.records import OperationRecord
-from orchestrator.emulator.wire import node_request
-from orchestrator.emulator.wire.json_body import NUMBER
-from orchestrator.emulator.wire.node_json import guest_attributes_json, node_json, unreachable_field
-from orchestrator.emulator.wire.queue_json import operation_json, queued_json, reservation_json
-from orchestrator.emulator.wire.queue_request import parse_queued
+from orchestrator.emulator.wire import requests
+from orchestrator.emulator.wire.replies import (
+    guest_attributes_json,
+    node_json,
+    operation_json,
+    queued_json,
+    reservation_json,
+    unreachable_field,
+)
+from orchestrator.emulator.wire.requests import NUMBER, parse_queued
 
 NODE = ZONE + "/nodes/{node:[^/:]+}"
 ANY_ZONE = "/{version:v1|v2|v2alpha1}/projects/{project}/locations/{zone}"
@@ -56,14 +61,14 @@ class RestApi(Api):
     @route("GET", V1_RUNTIMES, "runtimeVersions.list")
     async def list_runtimes(self, call: ApiCall) -> Json:
         parent, collection = call.parent(), call.parts["collection"]
-        rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in node_request.runtimes()]
+        rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in requests.runtimes()]
         return call.page(collection, rows)
 
     @route("GET", RUNTIMES + "/{runtime}", "runtimeVersions.get")
     @route("GET", V1_RUNTIMES + "/{runtime}", "runtimeVersions.get")
     async def get_runtime(self, call: ApiCall) -> Json:
         name = call.name(call.parts["collection"], "runtime")
-        if call.parts["runtime"] not in node_request.runtimes():
+        if call.parts["runtime"] not in requests.runtimes():
             raise api_errors.not_found(name)
         return {"name": name, "version": call.parts["runtime"]}
 
@@ -72,8 +77,8 @@ class RestApi(Api):
     @route("POST", ZONE + "/nodes", "nodes.create")
     async def create_node(self, call: ApiCall) -> OperationRecord:
         node_id, body = call.query.get("nodeId", ""), await call.body()
-        node = node_request.parse_create(*call.project_and_zone, node_id, body, call.version)
-        policies.check(node.spec, node.project, node.zone, node.node_id, self.state.settings)
+        node = requests.parse_create(*call.project_and_zone, node_id, body, call.version)
+        reach.check(node.spec, node.project, node.zone, node.node_id, self.state.settings)
         call.mark(node, self.state.settings, node.spec)
         return self.state.create(node, call.version, self.driver.clock(), call.effect)
 
@@ -100,7 +105,7 @@ class RestApi(Api):
     @route("PATCH", NODE, "nodes.patch")
     async def patch_node(self, call: ApiCall) -> OperationRecord:
         name, body, mask = _node_name(call), await call.body(), call.query.get("updateMask", "")
-        changes = node_request.parse_patch(body, mask, call.version, self.state.node(name).spec)
+        changes = requests.parse_patch(body, mask, call.version, self.state.node(name).spec)
         return self.state.patch(name, changes, call.version, self.driver.clock(), call.effect)
 
     @route("POST", NODE + ":{verb:stop|start}", "nodes.{verb}")
@@ -154,7 +159,7 @@ class RestApi(Api):
     @route("POST", ZONE + ":generateServiceIdentity")
     async def generate_service_identity(self, call: ApiCall) -> Json:
         project, _ = call.place()
-        number = node_request.project_number(project)
+        number = requests.project_number(project)
         return {"identity": {"email": f"service-{number}@cloud-tpu.iam.gserviceaccount.com"}}
 
     @route("GET", V1_NODES)
@@ -191,7 +196,7 @@ def _accelerator_type(parent: str, name: str) -> Json:
     return {"name": f"{parent}/acceleratorTypes/{name}", "type": name, "acceleratorConfigs": [config]}
 
 
-# The REST routes of queued resources, /v2 and /v2alpha1: each is one call of the queue and one reply of `queue_json`.
+# The REST routes of queued resources, /v2 and /v2alpha1: each is one call of the queue and one reply of `wire.replies`.
 
 QUEUED = ZONE + "/queuedResources/{queued:[^/:]+}"
 RESERVATIONS = "/{version:v2alpha1}/projects/{project}/locations/{zone}/reservations"
@@ -203,11 +208,11 @@ class QueueApi(Api):
     @route("POST", ZONE + "/queuedResources", "queuedResources.create")
     async def create_queued(self, call: ApiCall) -> OperationRecord:
         project, zone = call.project_and_zone
-        node_request.check_zone(project, zone)
+        requests.check_zone(project, zone)
         body, now = await call.body(), self.driver.clock()
         row = parse_queued(project, zone, call.query.get("queuedResourceId", ""), body, call.version, now)
         for each in row.node_specs:
-            policies.check(each.node, project, zone, each.node_ids[0], self.state.settings)
+            reach.check(each.node, project, zone, each.node_ids[0], self.state.settings)
         call.mark(row, self.state.settings, *(each.node for each in row.node_specs))
         return self.state.queue.create(row, call.version, now, call.effect, call.query.get("requestId", ""))
 

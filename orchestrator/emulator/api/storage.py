@@ -1,6 +1,6 @@
 """Cloud Storage: buckets of objects, by the JSON API, as far as jobs and their clients use it.
 
-STORAGE_EMULATOR_HOST makes clients send no token, so what calls is recognized as a process of this user (`authentication`).
+STORAGE_EMULATOR_HOST makes clients send no token, so what calls is recognized as a process of this user (`every_request`).
 Every bucket exists. Objects are files of the state directory; an upload that breaks off leaves nothing.
 """
 
@@ -20,7 +20,7 @@ from aiohttp import web
 
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import ReasonedError
-from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.emulator.faults.fault import NoReply
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.vm.crc32c import crc32c
 

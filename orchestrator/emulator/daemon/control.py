@@ -128,9 +128,9 @@ def open_grpc(endpoint: Endpoint, port: int = 0) -> str:
     return str(request(endpoint, "POST", "/_emulator/grpc", {"port": port})["target"])
 
 
-def open_relay(endpoint: Endpoint, port: int = 0) -> tuple[str, str]:
+def open_relay(endpoint: Endpoint) -> tuple[str, str]:
     """Serve the relay of IAP over TLS, too. Return its address, and the file with its authority. Raises DaemonRefused."""
-    found = request(endpoint, "POST", "/_emulator/relay", {"port": port})
+    found = request(endpoint, "POST", "/_emulator/relay", {})
     return str(found["url"]), str(found["authorities"])
 
 

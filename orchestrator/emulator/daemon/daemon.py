@@ -13,18 +13,17 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from orchestrator.emulator import access
-from orchestrator.emulator.admin.admin import Admin
-from orchestrator.emulator.api import authentication, fault_middleware
-from orchestrator.emulator.api.compute import ComputeApi, PermissionsApi, ServicesApi
+from orchestrator.emulator.api import every_request
+from orchestrator.emulator.api.admin import Admin
+from orchestrator.emulator.api.every_request import RequestLog
 from orchestrator.emulator.api.grpc_api import GrpcApi
-from orchestrator.emulator.api.os_login import OpenIdApi, OsLoginApi
-from orchestrator.emulator.api.request_log import RequestLog
+from orchestrator.emulator.api.project_apis import ComputeApi, OpenIdApi, OsLoginApi, PermissionsApi, ServicesApi
 from orchestrator.emulator.api.rest import QueueApi, RestApi
 from orchestrator.emulator.api.storage import StorageApi
 from orchestrator.emulator.relay.relay_api import RelayApi
-from orchestrator.emulator.state.store import ENVIRONMENT, Store, steady_clock
+from orchestrator.emulator.state import ENVIRONMENT, Store, steady_clock
 from orchestrator.emulator.vms.driver import Driver
+from orchestrator.emulator.wire import requests
 
 log = logging.getLogger(__name__)
 IDLE_S = 3600.0
@@ -41,13 +40,13 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     requests = RequestLog()
     # From the outermost to the innermost: refused calls are in the log, and meet no fault.
     middlewares = [
-        fault_middleware.request_logging(requests, driver),
-        authentication.middleware(store, driver.account, driver.state),
+        every_request.request_logging(requests, driver),
+        every_request.middleware(store, driver.account, driver.state),
         idle.middleware,
-        fault_middleware.fault_injection(driver),
+        every_request.fault_injection(driver),
     ]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
-    app.on_response_prepare.append(fault_middleware.date_header(driver))
+    app.on_response_prepare.append(every_request.date_header(driver))
     admin, grpc_api, relay = Admin(driver, requests, shutdown), GrpcApi(driver), RelayApi(driver)
     of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver), StorageApi(driver)
     for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, admin, grpc_api, relay):
@@ -98,7 +97,7 @@ async def _watch_directory(store: Store, shutdown: asyncio.Event) -> None:
 
 def _listen(host: str, port: int, before: int) -> socket.socket:
     """Listen on `port`; 0: on the port of the last daemon (`before`), which VMs that outlived it use, or on a free one."""
-    if not access.is_loopback(f"[{host}]" if ":" in host else host):
+    if not requests.is_loopback(f"[{host}]" if ":" in host else host):
         raise ValueError(f"The emulator serves loopback only, not {host}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)

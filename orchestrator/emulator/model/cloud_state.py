@@ -14,15 +14,13 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.emulator import api_errors
+from orchestrator.emulator import api_errors, supply
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults, NoReply
-from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.model.login_profiles import LoginProfiles
+from orchestrator.emulator.faults.fault import NO_FAULT, Decision, Fault, Faults, NoReply
 from orchestrator.emulator.model.meter import Bill, Meter
 from orchestrator.emulator.model.provider_events import ProviderEvent, ProviderEvents
 from orchestrator.emulator.model.queue import ResourceQueue
-from orchestrator.emulator.model.queue_records import load_queued
+from orchestrator.emulator.model.reach import LoginProfiles
 from orchestrator.emulator.model.records import (
     SETTLED_POWER,
     VERBS,
@@ -34,11 +32,11 @@ from orchestrator.emulator.model.records import (
     dump_operation,
     load_node,
     load_operation,
+    load_queued,
     startup_script_of,
 )
 from orchestrator.emulator.model.transitions import failure_of
 from orchestrator.emulator.plain_data import as_fields
-from orchestrator.emulator.supply import supply
 
 
 class CloudState(ProviderEvents):

@@ -8,13 +8,19 @@ from itertools import islice
 from typing import Any
 
 from orchestrator.emulator import api_errors
-from orchestrator.emulator.faults.active_faults import NoReply
-from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.faults.fault import Fault, NoReply
 from orchestrator.emulator.model.provider_events import ProviderEvents
-from orchestrator.emulator.model.queue_records import TERMINAL_STATES, QueuedResource, State, load_queued
-from orchestrator.emulator.model.records import LOST, Node, OperationRecord
+from orchestrator.emulator.model.records import (
+    LOST,
+    TERMINAL_STATES,
+    Node,
+    OperationRecord,
+    QueuedResource,
+    State,
+    load_queued,
+)
 from orchestrator.emulator.model.transitions import failure_of
-from orchestrator.emulator.supply.demand import Demand
+from orchestrator.emulator.supply import Demand
 
 REPLIES_KEPT = 2000
 NO_EFFECT = ("operation_forgets", "operation_fails")
@@ -164,7 +170,7 @@ class ResourceQueue:
     def create(
         self, row: QueuedResource, api_version: str, now: float, effect: Fault | None = None, request_id: str = ""
     ) -> OperationRecord:
-        """Add a queued resource that `queue_request` made. Return the operation; for a known request id, the earlier one.
+        """Add a queued resource that `wire.requests` made. Return the operation; for a known request id, the earlier one.
 
         Raises ApiError if the API refuses the call, NoReply under the fault "late".
         """

@@ -1,6 +1,6 @@
-"""The records of the emulated cloud: settings, nodes, operations, and the table of timed states.
+"""The records of the emulated cloud: settings, nodes, queued resources, operations, and the table of timed states.
 
-Plain values without behaviour of their own; `cloud_state` changes them, `wire` shows them, `store` saves them.
+Plain values without behaviour of their own; `cloud_state` and `queue` change them, `wire` shows them, `state` saves them.
 """
 
 import ipaddress
@@ -9,10 +9,101 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.emulator.model.queue_records import QueuedResource, load_queued
-from orchestrator.emulator.model.resource import Resource
 from orchestrator.emulator.plain_data import BadData, check_value
-from orchestrator.emulator.supply.demand import FLEX_START, ON_DEMAND, RESERVED, SPOT, Demand
+from orchestrator.emulator.supply import FLEX_START, ON_DEMAND, RESERVED, SPOT, Demand
+
+
+@dataclass(slots=True)
+class Resource:
+    """Something with a place, and with an operation that ends with its present state."""
+
+    uid: str  # the API's `id`: a decimal int64, never reused
+    project: str
+    zone: str
+    due: float | None = field(default=None, kw_only=True)  # the present state does not end earlier; None: not by time
+    operation: str | None = field(default=None, kw_only=True)  # the operation that ends with the present state
+    # google.rpc.Status: with which that operation will fail, or with which a queued resource failed.
+    failure: dict[str, Any] | None = field(default=None, kw_only=True)
+    # Created with the token of tpujob's own client, and its startup-script not changed since: it runs on this machine.
+    trusted: bool = field(default=False, kw_only=True)
+    hidden_until: float | None = field(default=None, kw_only=True)  # not visible before; set by faults only
+
+    def visible_at(self, then: float) -> bool:
+        """Return whether clients can see it at this time, as long as it exists."""
+        return self.hidden_until is None or self.hidden_until <= then
+
+
+class State(StrEnum):
+    """The states of a queued resource, named as in the API."""
+
+    CREATING = "CREATING"
+    WAITING = "WAITING_FOR_RESOURCES"
+    PROVISIONING = "PROVISIONING"
+    ACTIVE = "ACTIVE"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+
+
+# In these states no node is created any more; the request holds its name and its quota until it is deleted.
+TERMINAL_STATES = (State.SUSPENDED, State.FAILED)
+
+
+@dataclass(slots=True)
+class NodeSpec:
+    """Equal nodes, requested under one or several ids."""
+
+    node_ids: list[str]
+    node: dict[str, Any]  # as `Node.spec`
+    workers: int
+    usd_per_hour: float | None
+
+
+@dataclass(slots=True)
+class QueuedResource(Resource):
+    """`spec` is the request without its nodes: tier, queueing policy, reservation, run duration."""
+
+    queue_id: str
+    spec: dict[str, Any]
+    node_specs: list[NodeSpec]
+    tier: str
+    state: State
+    created_at: float
+    valid_from: float = 0.0
+    valid_until: float | None = None
+    run_s: float | None = None  # flex-start: how long its nodes run
+    initiator: str = ""  # of the suspension: USER or SERVICE
+    ends_at: float | None = None  # when a flex-start run is over
+    node_uids: list[str] = field(default_factory=list)  # of the nodes that it created, in the order of `node_names`
+
+    @property
+    def name(self) -> str:
+        """The full name."""
+        return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queue_id}"
+
+    @property
+    def demands(self) -> list[Demand]:
+        """Its nodes, as the supply counts them."""
+        return [
+            Demand(
+                self.project, self.zone, spec.node["acceleratorType"], self.tier, len(spec.node_ids),
+                str(self.spec.get("reservationName", "")),
+            )
+            for spec in self.node_specs
+        ]  # fmt: skip
+
+    @property
+    def node_names(self) -> list[str]:
+        """The full names of its nodes, existing or not."""
+        place = f"projects/{self.project}/locations/{self.zone}/nodes"
+        return [f"{place}/{node_id}" for spec in self.node_specs for node_id in spec.node_ids]
+
+
+def load_queued(data: Mapping[str, Any]) -> QueuedResource:
+    """Return a queued resource from its dump. KeyError or TypeError for any other data."""
+    specs = [NodeSpec(**spec) for spec in data["node_specs"]]
+    return QueuedResource(**{**data, "node_specs": specs, "state": State(data["state"])})
 
 
 class Power(StrEnum):
@@ -95,7 +186,7 @@ class Settings:
     require_os_login: bool = False  # the policy constraints/compute.requireOsLogin
     # True: this machine is in the slices' network, and reaches workers that have no external address.
     client_inside: bool = False
-    # What administrators set up, or do not: see `model.policies`.
+    # What administrators set up, or do not: see `model.reach`.
     networks: list[str] = field(default_factory=lambda: ["default"])
     # The ranges that a firewall rule lets reach tcp:22.
     ssh_from: list[str] = field(default_factory=lambda: ["0.0.0.0/0"], metadata={"parse": parse_networks})

@@ -12,13 +12,18 @@ from typing import Any
 
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.active_faults import Faults
-from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.faults.fault import Fault, Faults
 from orchestrator.emulator.model.meter import Bill, Meter
-from orchestrator.emulator.model.queue_records import QueuedResource
-from orchestrator.emulator.model.records import TRANSITIONS, Node, OperationRecord, Power, Resume, Settings
-from orchestrator.emulator.supply.demand import RESERVED, Demand
-from orchestrator.emulator.supply.supply import Supply
+from orchestrator.emulator.model.records import (
+    TRANSITIONS,
+    Node,
+    OperationRecord,
+    Power,
+    QueuedResource,
+    Resume,
+    Settings,
+)
+from orchestrator.emulator.supply import RESERVED, Demand, Supply
 
 KEEP_OPERATIONS = 1000  # beyond this many, done operations are dropped, as the real API drops them in time
 

@@ -13,7 +13,7 @@ from typing import Any
 import asyncssh
 from asyncssh.stream import SSHTCPStreamSession
 
-from orchestrator.emulator.relay.inside import forget, open_connection
+from orchestrator.emulator.relay.tunnels import forget, open_connection
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.vms.ssh_server import KeyLogin
 

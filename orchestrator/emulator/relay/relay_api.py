@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
-from orchestrator.emulator.api.authentication import cut
+from orchestrator.emulator.api.every_request import cut
 from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.model import policies
+from orchestrator.emulator.model import reach
 from orchestrator.emulator.model.records import Node
 from orchestrator.emulator.plain_data import check_list, check_value
 from orchestrator.emulator.relay import tunnels
@@ -110,10 +110,6 @@ class RelayApi(Api):
     async def _serve_tls(self, port: int) -> Json:
         assert self.runner is not None, "the daemon listens"
         context, authorities = await asyncio.to_thread(make, self.driver.store.directory)
-        return {"url": f"wss://localhost:{await self._listen(context, port)}/v4", "authorities": str(authorities)}
-
-    async def _listen(self, context: ssl.SSLContext, port: int) -> int:
-        assert self.runner is not None, "the daemon listens"
         listener = socket.socket()
         try:
             listener.bind(("127.0.0.1", port))
@@ -121,8 +117,7 @@ class RelayApi(Api):
             listener.close()
             raise ApiError("FAILED_PRECONDITION", f"Port {port} of 127.0.0.1 is not available.") from error
         await web.SockSite(self.runner, listener, ssl_context=context).start()
-        bound: int = listener.getsockname()[1]
-        return bound
+        return {"url": f"wss://localhost:{listener.getsockname()[1]}/v4", "authorities": str(authorities)}
 
     # --- the relay ----------------------------------------------------------------------------------------------------
 
@@ -135,11 +130,11 @@ class RelayApi(Api):
         if (refused := await self._refused(request, fault)) is not None:
             return refused
         websocket = await _upgrade(request)
-        if not policies.may_tunnel(self.state.settings):
+        if not reach.may_tunnel(self.state.settings):
             return await _closed(websocket, tunnels.NOT_AUTHORIZED)
         if node is None:
             return await _closed(websocket, tunnels.LOOKUP_FAILED)
-        if not policies.lets_ssh_in(self.state.settings, policies.RELAY):
+        if not reach.lets_ssh_in(self.state.settings, reach.RELAY):
             return await _closed(websocket, tunnels.NOT_REACHED)
         port = query.get("port", "")
         try:

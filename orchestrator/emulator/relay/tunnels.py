@@ -2,18 +2,51 @@
 
 A tunnel keeps what the client has not acknowledged, and reads no more from the worker once that is WINDOW_BYTES: a client that
 never acknowledges gets stuck. Without a WebSocket it waits for RESUME_S, then closes its connection.
+
+Workers without an external address accept connections from inside of the slices' network only, but on loopback every program
+could connect. So a worker is told the local ports of the connections that come by a way that leads there: the relay, a bastion.
 """
 
 import asyncio
 import secrets
+import socket
 from collections import deque
 from dataclasses import dataclass
 
 from aiohttp import WSMsgType, web
 
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.relay import inside
 from orchestrator.emulator.vms.driver import Driver
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def open_connection(driver: Driver, port: int, *, limit: int = 1 << 16) -> Streams:
+    """Connect to a port of a worker, on loopback. `forget` the connection once it is closed. Raises OSError."""
+    sock = socket.socket()
+    try:
+        sock.setblocking(False)
+        sock.bind(("127.0.0.1", 0))
+        local = sock.getsockname()[1]
+        driver.inside.add(local)  # before the worker can accept it
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+            return await asyncio.open_connection(sock=sock, limit=limit)
+        except BaseException:
+            driver.inside.discard(local)
+            raise
+    except BaseException:
+        sock.close()
+        raise
+
+
+def forget(driver: Driver, writer: asyncio.StreamWriter) -> None:
+    """Close a connection of `open_connection`."""
+    name = writer.get_extra_info("sockname")
+    if name:
+        driver.inside.discard(name[1])
+    writer.close()
+
 
 # The bytes of the relay's subprotocol, version 4, as the relay reads and writes them.
 #
@@ -237,7 +270,7 @@ class Tunnels:
     async def open(self, node: str, port: int) -> RelayTunnel:
         """Connect to a port of a worker of the node, on loopback. Raises OSError."""
         self._drop_old()
-        ends = await inside.open_connection(self._driver, port, limit=4 * MAX_ARRAY)
+        ends = await open_connection(self._driver, port, limit=4 * MAX_ARRAY)
         tunnel = RelayTunnel(node, *ends)
         self._by_sid[tunnel.sid] = tunnel
         return tunnel
@@ -251,7 +284,7 @@ class Tunnels:
         """End a tunnel. What its client sent still goes to the worker, for which nothing waits: it may read no more."""
         self._by_sid.pop(tunnel.sid, None)
         tunnel.ended = True
-        inside.forget(self._driver, tunnel.writer)
+        forget(self._driver, tunnel.writer)
 
     def close(self) -> None:
         """End all tunnels, and drop what is under way."""
@@ -264,4 +297,4 @@ class Tunnels:
         for tunnel in list(self._by_sid.values()):
             if not tunnel.in_use and now - tunnel.detached_at > RESUME_S:
                 del self._by_sid[tunnel.sid]
-                inside.forget(self._driver, tunnel.writer)
+                forget(self._driver, tunnel.writer)

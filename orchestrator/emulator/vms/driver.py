@@ -14,13 +14,11 @@ from collections.abc import Callable
 from orchestrator import trees
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Power, startup_script_of
-from orchestrator.emulator.state.store import Store
+from orchestrator.emulator.state import Store
 from orchestrator.emulator.vms import processes
-from orchestrator.emulator.vms.notifier import Notifier
+from orchestrator.emulator.vms.metadata_server import Notifier, VmAccount
 from orchestrator.emulator.vms.pythons import Pythons
-from orchestrator.emulator.vms.service_account import VmAccount
-from orchestrator.emulator.vms.tpu_vm import SliceHosts
-from orchestrator.emulator.vms.worker_faults import WorkerFaults
+from orchestrator.emulator.vms.tpu_vm import SliceHosts, WorkerFaults
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0

@@ -1,13 +1,18 @@
-"""The metadata server of one worker: what a program on a TPU VM reads about its node, and its guest attributes.
+"""The metadata server of one worker: what a program on a TPU VM reads about its node, its guest attributes, and its token.
 
 google-auth, gcloud and scripts find it through GCE_METADATA_HOST, GCE_METADATA_IP and GCE_METADATA_ROOT. No client sends it a
 secret, so it admits processes of the user who runs the emulator, and no others.
+
+The token is that of the service account of the emulated VMs. It may get and delete nodes and queued resources, and get
+operations, of its own project, as the role for tpujob's watchdog does. `Settings.vm_may` restricts that, with Google's error.
 """
 
 import asyncio
 import hashlib
+import hmac
 import json
 import re
+import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -15,13 +20,75 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from orchestrator import catalog, peers
-from orchestrator.emulator import access
+from orchestrator.emulator import api_errors
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import Maintenance, Node
-from orchestrator.emulator.vms.notifier import Notifier
-from orchestrator.emulator.wire.json_body import NUMBER, text_of
-from orchestrator.emulator.wire.node_json import maintenance_json
-from orchestrator.emulator.wire.node_request import project_number
+from orchestrator.emulator.model.records import Maintenance, Node, Settings
+from orchestrator.emulator.wire import requests
+from orchestrator.emulator.wire.replies import maintenance_json
+from orchestrator.emulator.wire.requests import NUMBER, project_number, text_of
+
+
+class Notifier:
+    """One event for any number of waiting tasks."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake all tasks that wait now."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the next `notify`. Return whether it came within `timeout_s` seconds (None: no limit)."""
+        try:
+            await asyncio.wait_for(self._next.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+
+PREFIX = "emulated-"
+_RESOURCE = re.compile(r"/v2(?:alpha1)?/(projects/([^/]+)/locations/[^/]+/(nodes|queuedResources|operations)/[^/:]+)")
+_VERBS = {("GET", collection): "get" for collection in ("nodes", "queuedResources", "operations")}
+_VERBS |= {("DELETE", collection): "delete" for collection in ("nodes", "queuedResources")}
+
+
+class VmAccount:
+    """`url` is the address of the API; the daemon sets it when it listens.
+
+    Tokens are valid for one daemon only: what a VM that outlived it sent to another process on its port is worthless to the
+    next daemon. A VM that gets a 401 asks its metadata server for a new one.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self.url = ""
+
+    def token(self, node: Node) -> str:
+        """Return the token of a node's VMs: it names the node, and needs the secret of this daemon."""
+        digest = hmac.new(self._secret, node.uid.encode(), hashlib.sha256).hexdigest()
+        return f"{PREFIX}{node.uid}-{digest}"
+
+    def holds(self, node: Node, given: str) -> bool:
+        """Return whether `given` is the token of this node. Constant time."""
+        return hmac.compare_digest(self.token(node).encode(), given.encode(errors="surrogateescape"))
+
+
+def uid_in(token: str) -> str:
+    """Return the uid of the node in a token, which is not verified; empty if there is none."""
+    return token.removeprefix(PREFIX).partition("-")[0] if token.startswith(PREFIX) else ""
+
+
+def check(request: web.Request, node: Node, settings: Settings) -> None:
+    """Raise ApiError if the account of this node's VMs may not make the call."""
+    found = _RESOURCE.fullmatch(request.path)
+    name, project, collection = found.groups() if found else (request.path.lstrip("/"), "", "")
+    verb = _VERBS.get((request.method, collection))
+    if verb is None or verb not in settings.vm_may or project != node.project:
+        permission = f"tpu.{collection or 'locations'}.{verb or request.method.lower()}"
+        raise api_errors.permission_denied(permission, name)
+
 
 # The rate limit of a worker's guest attributes: beyond it, writes may be dropped.
 
@@ -248,7 +315,7 @@ class MetadataServer:
 
 def _is_own_process(request: web.BaseRequest) -> bool:
     """Return whether a process of the emulator's own user sent the request, and no web page."""
-    if not access.is_local_program(request, names=NAMES):
+    if not requests.is_local_program(request, names=NAMES):
         return False
     return request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket"))
 

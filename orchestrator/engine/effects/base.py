@@ -22,22 +22,11 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Worke
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
+    from orchestrator.ledger.ledger import Ledger
     from orchestrator.remote.fleet.port import Crew
 
 T = TypeVar("T")
 Program = Coroutine["Effect[Any]", Any, T]
-
-
-class LedgerPort(Protocol):
-    def record(self, *events: LeaseEvent | AttemptEvent) -> None: ...
-
-    def lease(self, lease_id: str) -> Lease: ...
-
-    def open_leases(self) -> list[Lease]: ...
-
-    def attempt(self, attempt_id: str) -> Attempt: ...
-
-    def attempts_open(self) -> list[Attempt]: ...
 
 
 class Locks(Protocol):
@@ -50,11 +39,24 @@ class Locks(Protocol):
     def is_locked(self, name: str) -> bool: ...
 
 
+class Logins(Protocol):
+    """The keys of leases in the OS Login profile of the user."""
+
+    def grant_login(self, lease: Lease, expires_at: float) -> str: ...
+
+    def extend_login(self, lease: Lease, expires_at: float) -> None: ...
+
+    def revoke_login(self, lease: Lease) -> None: ...
+
+
 class World(Protocol):
     """What the real effects are performed on."""
 
-    ledger: LedgerPort
+    ledger: Ledger
     locks: Locks
+
+    @property
+    def reach(self) -> Logins: ...
 
     @property
     def cloud(self) -> Cloud: ...
@@ -69,12 +71,6 @@ class World(Protocol):
     def set_server_time(self, server_now: float, asked_at: float) -> None: ...
 
     def arm(self) -> bool: ...
-
-    def grant_login(self, lease: Lease, expires_at: float) -> str: ...
-
-    def extend_login(self, lease: Lease, expires_at: float) -> None: ...
-
-    def revoke_login(self, lease: Lease) -> None: ...
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew: ...
 
@@ -103,7 +99,7 @@ class QuickEffect(Effect[T]):
 
 @dataclass(frozen=True, slots=True)
 class Now(QuickEffect[float]):
-    """The ledger's time (`core.lease.timekeeping`) in unix seconds, of the program's own cloud or of the one named."""
+    """The ledger's time (`ledger.clocks`) in unix seconds, of the program's own cloud or of the one named."""
 
     cloud: str | None = None
 

@@ -170,7 +170,7 @@ class GrantLogin(Effect[str]):
     expires_at: float
 
     def perform(self, world: World) -> str:
-        return world.grant_login(self.lease, self.expires_at)
+        return world.reach.grant_login(self.lease, self.expires_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class ExtendLogin(Effect[None]):
     expires_at: float
 
     def perform(self, world: World) -> None:
-        world.extend_login(self.lease, self.expires_at)
+        world.reach.extend_login(self.lease, self.expires_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,4 +191,4 @@ class RevokeLogin(Effect[None]):
     lease: Lease
 
     def perform(self, world: World) -> None:
-        world.revoke_login(self.lease)
+        world.reach.revoke_login(self.lease)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.saved_state import SavedState
+from orchestrator.core.lease.run_and_attempt import SavedState
 from orchestrator.engine.effects.base import Effect, QuickEffect, Report, T, World
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew, FleetPort, StartedCrew
-    from orchestrator.remote.fleet.steps import FleetStatus, StartRequest, WorkerFacts
+    from orchestrator.remote.fleet.port import Crew, FleetPort, FleetStatus, StartedCrew, StartRequest, WorkerFacts
     from orchestrator.remote.shipping.sending import PushResult
     from orchestrator.remote.shipping.shipment import OnProgress, Shipment
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult

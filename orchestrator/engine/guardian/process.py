@@ -31,6 +31,15 @@ SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--descript
 SETTING, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"
 CRASH_AT = "TPUJOB_GUARDIAN_CRASH_AT"
 CRASH_POINTS = ("armed", "woke", "before_recovery", "after_recovery", "locked")
+# Variables that name files: credentials, and settings of how to reach a cloud.
+ONE_FILE = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "CLOUDSDK_CONFIG",
+    "TPUJOB_TOKEN_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+)
+SEVERAL_FILES = ("KUBECONFIG",)  # separated by `:`
 
 
 class GuardianNotStarted(Exception):
@@ -128,8 +137,6 @@ def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeo
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    from orchestrator.core.text.environment_paths import with_absolute_paths  # the guardian itself keeps out of `core`
-
     dropped = {"TPUJOB_CRASH_AT"}
     if environ.get(SETTING, "").lower() == CI_DETACH:
         dropped.add("RUNNER_TRACKING_ID")  # by which a GitHub runner finds and ends what a job left running
@@ -139,6 +146,20 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     except FileNotFoundError:  # deleted: nothing that is relative to it can be meant
         return kept
     return with_absolute_paths(kept, here)  # it runs in another directory
+
+
+def with_absolute_paths(environ: Mapping[str, str], directory: str) -> dict[str, str]:
+    """Return the variables; what they name relative to `directory`, they name in full. A leading `~` stays."""
+    found = dict(environ)
+    for name in (*ONE_FILE, *SEVERAL_FILES):
+        if environ.get(name):
+            paths = environ[name].split(":") if name in SEVERAL_FILES else [environ[name]]
+            found[name] = ":".join(_absolute(path, directory) for path in paths)
+    return found
+
+
+def _absolute(path: str, directory: str) -> str:
+    return path if not path or path.startswith(("/", "~")) else f"{directory.rstrip('/')}/{path}"
 
 
 def ci_notice(environ: Mapping[str, str]) -> str | None:
@@ -167,8 +188,7 @@ def main() -> None:
     while os.read(watched, 1):
         pass  # nothing is ever written; the read ends when the last copy of the write end is closed
     crash_point("woke")
-    from orchestrator.engine.guardian.loop import POLL_S, guardian_loop
-    from orchestrator.engine.guardian.world import GuardianWorld, drive
+    from orchestrator.engine.guardian.loop import POLL_S, GuardianWorld, drive, guardian_loop
 
     world = GuardianWorld(directory, crash_point)
 

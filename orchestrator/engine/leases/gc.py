@@ -12,7 +12,7 @@ from orchestrator import catalog
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.cloud_api import Capabilities, Listing, SliceName, SliceState, SliceView
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import format_usd_per_hour
+from orchestrator.core.text.units import format_usd_per_hour
 from orchestrator.engine.effects.base import Effect, Now, Report, Sleep, T
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, ListZones
 from orchestrator.engine.leases.release import DELETE_AGAIN_S, FailuresAsAnswers

@@ -11,8 +11,7 @@ from orchestrator.core.lease.lease import Held, HeldFor, Lease
 from orchestrator.engine.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.engine.leases.release import Released, release_all
 from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
-from orchestrator.exit_codes import exit_code
+from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease, exit_code
 
 RELEASE_S = 10 * 60.0  # after that the next tpujob command continues the proof, and the user is warned
 
@@ -32,10 +31,6 @@ class Obligations:
         """Whether a slice was released without a proof of its absence."""
         return self.released is not None and not self.released.gone
 
-    def exit_code(self, error: TpujobError | None) -> int:
-        """Return the exit code of a program that ended with this error: 75 while a slice may still be billed."""
-        return exit_code(error, unproven=self.unproven)
-
 
 @dataclass(slots=True)
 class SliceOutcome:
@@ -48,7 +43,7 @@ class SliceOutcome:
     @property
     def exit_code(self) -> int:
         """75 while a slice may still be billed; else the code of the error, or 0."""
-        return self.owed.exit_code(self.error)
+        return exit_code(self.error, unproven=self.owed.unproven)
 
 
 async def release_owed(owed: Obligations, capabilities: Capabilities, reason: str) -> None:

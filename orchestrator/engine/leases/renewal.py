@@ -7,7 +7,7 @@ process is killed in between, its own machine releases the slice too early, but 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from orchestrator.core.lease import absence, claim_labels, watchdog_report
+from orchestrator.core.lease import absence, claim_labels, guest_reports
 from orchestrator.core.lease.access import KEY_OUTLIVES_S
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, Passed, apply
@@ -212,7 +212,7 @@ class LeaseRenewal:
 
 async def _watchdog_problem(lease: Lease, workers: int) -> str | None:
     """Why the slice would not delete itself; None when every worker's watchdog is armed."""
-    return watchdog_report.problem(watchdog_report.read_watchdogs(await GetGuestAttributes(lease.name), workers))
+    return guest_reports.problem(guest_reports.read_watchdogs(await GetGuestAttributes(lease.name), workers))
 
 
 async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilities) -> None:
@@ -233,7 +233,7 @@ async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilit
         if await Now() > give_up_at:
             hint = "a detached run needs that; run it attached, or see docs/permissions.md for what the VM needs"
             raise WatchdogNotArmed(f"the slice is not able to delete itself: {missing}", hint=hint)
-        await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))
+        await Sleep(guest_reports.min_read_interval_s(capabilities.timings.heartbeat_s))
 
 
 async def hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
@@ -252,7 +252,7 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
     give_up_at = min(await Now() + max(3 * capabilities.timings.poll_s, PATIENCE_S), wanted.deadline)
     while True:
         try:
-            first = watchdog_report.read_watchdogs(await GetGuestAttributes(lease.name), 1)[0]
+            first = guest_reports.read_watchdogs(await GetGuestAttributes(lease.name), 1)[0]
         except CloudUnavailable:
             first = None
         if first is not None and first.mode == wanted.mode:
@@ -261,4 +261,4 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
         if await Now() > give_up_at:
             unheard = f"the watchdog on {lease.name.node} did not confirm the claim of the job"
             raise WatchdogNotArmed(unheard, hint="the run was stopped; submit it again, or run it attached")
-        await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))
+        await Sleep(guest_reports.min_read_interval_s(capabilities.timings.heartbeat_s))

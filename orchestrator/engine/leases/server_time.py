@@ -4,7 +4,7 @@ import contextlib
 
 from orchestrator.core.lease.cloud_api import Listing, SliceView
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.units import format_duration
 from orchestrator.engine.effects.base import IsTimeCertain, Now, Report, SetServerTime
 from orchestrator.engine.effects.cloud import ListSlices
 from orchestrator.engine.runtime.retry import Timed

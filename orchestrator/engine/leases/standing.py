@@ -1,14 +1,14 @@
-"""Whether the slice of a job is still there and still its own: by the ledger, and by what the API says of it."""
-
-from __future__ import annotations
+"""Whether a job may go on: its slice is still there and its own, and its user has not ended it by `tpujob cancel`."""
 
 from dataclasses import dataclass
 
 from orchestrator import errors
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
-from orchestrator.core.lease.lease import Lease, LeaseState, Mode
-from orchestrator.engine.effects.base import ReadLease, StoodStill
+from orchestrator.core.lease.lease import CANCEL, Lease, LeaseState, Mode
+from orchestrator.core.lease.run_and_attempt import AttemptState, RunCanceled, recorded_error
+from orchestrator.engine.effects.base import Now, ReadAttempt, ReadLease, Record, StoodStill
 from orchestrator.engine.effects.cloud import Get, LapsesAfter
+from orchestrator.engine.leases.release import try_start_guardian
 
 LOOK_S = 15.0  # between two questions to the API whether the slice is there, while all workers answer
 SUSPENDING = "SUSPENDING"  # a queued request whose node was preempted, before it is SUSPENDED
@@ -77,3 +77,21 @@ def problem_of(view: SliceView) -> SliceProblem | None:
     if view.state is SliceState.UNKNOWN:
         return SliceProblem(view.native_state, "host-failure")
     return None
+
+
+async def record_cancel(run: str) -> None:
+    """End the run of this id: its attempt has ended, its open slices are to be deleted, and it asks for no other one.
+
+    One transaction: whatever is killed before or after it, no step of the run is left that creates a slice. A run that has
+    ended stays as it is. Raises LedgerUnavailable.
+    """
+    await try_start_guardian()  # before the claim ends
+    await Record(RunCanceled(run, await Now(), CANCEL))
+
+
+async def check_attempt(attempt: str) -> None:
+    """Raise Canceled if the user has ended this attempt from another process."""
+    recorded = await ReadAttempt(attempt)
+    error = recorded_error(recorded)
+    if recorded.state is AttemptState.CANCELED and error is not None:
+        raise error

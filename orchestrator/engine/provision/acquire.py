@@ -1,34 +1,26 @@
-"""Acquire a lease: record the intent, create the slice, wait until it is READY.
+"""Acquire a lease: record the intent, create the slice, look at it until it is READY.
 
 The name is chosen and durable before the create leaves, so that no lost reply, crash or late effect can create an unknown
 slice. Nothing is cleaned up here: errors are raised, and the caller releases the lease.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from orchestrator import errors
 from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.access import KEY_OUTLIVES_S
-from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
-from orchestrator.core.lease.lease import (
-    Created,
-    CreateRefused,
-    Intent,
-    Lease,
-    LeaseState,
-    LoginGranted,
-    LoginRefused,
-    NotAllowed,
-    Sent,
-)
+from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest, SliceState
+from orchestrator.core.lease.lease import Lease, LeaseState, NotAllowed
+from orchestrator.core.text.units import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
-from orchestrator.engine.effects.cloud import Create, Get, GrantLogin, ListSlices
+from orchestrator.engine.effects.cloud import Create, Get, GetOperation, GrantLogin, ListSlices
 from orchestrator.engine.leases.release import try_record
+from orchestrator.engine.leases.renewal import shorten_claim
 from orchestrator.engine.leases.server_time import clock_skew, record_server_time
-from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.provision.startup_script import SCRIPT_KEY, with_claim
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, UnexpectedReply
 
 PATIENCE_S = 60.0  # for a cloud that does not reply, before the step fails
 
@@ -49,7 +41,7 @@ async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabi
     skew_s = await clock_skew(listing, asked_at=asked_at, warn=True)
     if request.queue is not None:  # the wait counts from now: the call above may have taken time
         lease = _with_wait(lease, request.queue.valid_for_s, await Now())
-    await Record(Intent(lease))
+    await Record(leases.Intent(lease))
     guardian = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Report("lease", f"{lease.name.node} · {guardian}")
     if lease.route.os_login:
@@ -72,22 +64,22 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
     for pause_s in retry.pauses(first_s=0.5):
         now_it_is = await ReadLease(lease.id)
         if now_it_is.state is not LeaseState.INTENT:  # this process was stopped, and nothing would remove the key
-            raise NotAllowed(now_it_is, LoginGranted(lease.id, await Now(), lease.route.user))
+            raise NotAllowed(now_it_is, leases.LoginGranted(lease.id, await Now(), lease.route.user))
         try:
             user = await grant
             break
-        except CloudUnavailable as error:  # from here on an import may be under way, whatever the next answer is
+        except errors.CloudUnavailable as error:  # from here on an import may be under way, whatever the next answer is
             unanswered, wait_s = True, min(error.retry_after_s or pause_s, 60.0)
             if await Now() + wait_s > give_up_at:
                 raise
             await Sleep(wait_s)
-        except UnexpectedReply:
+        except errors.UnexpectedReply:
             raise  # its effect is unknown
-        except CloudError as error:
+        except errors.CloudError as error:
             if not unanswered:
-                await try_record(LoginRefused(lease.id, await Now(), error.message))
+                await try_record(leases.LoginRefused(lease.id, await Now(), error.message))
             raise
-    await Record(LoginGranted(lease.id, await Now(), user))
+    await Record(leases.LoginGranted(lease.id, await Now(), user))
     return await ReadLease(lease.id)
 
 
@@ -99,26 +91,26 @@ def _with_wait(lease: Lease, valid_for_s: float, now: float) -> Lease:
 
 async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:
     for pause_s in retry.pauses(first_s=0.5):
-        await Record(Sent(lease.id, await Now()))
+        await Record(leases.Sent(lease.id, await Now()))
         try:
             operation = await Create(request)
-        except CloudUnavailable as error:
+        except errors.CloudUnavailable as error:
             # It may have taken effect. The name is the idempotency key: the same create again gets ALREADY_EXISTS.
             wait_s = error.retry_after_s or pause_s
             if await Now() + wait_s > give_up_at:
                 raise
             await Report("create", f"{error.message}; trying again", passing=True)
             await Sleep(wait_s)
-        except UnexpectedReply:
+        except errors.UnexpectedReply:
             raise  # its effect is unknown
-        except CloudError as error:
-            await Record(CreateRefused(lease.id, await Now(), error.message))
-            if not isinstance(error, AlreadyExists):
+        except errors.CloudError as error:
+            await Record(leases.CreateRefused(lease.id, await Now(), error.message))
+            if not isinstance(error, errors.AlreadyExists):
                 raise
             await _adopt(lease)
             return
         else:
-            await Record(Created(lease.id, await Now(), operation.name))
+            await Record(leases.Created(lease.id, await Now(), operation.name))
             return
 
 
@@ -126,4 +118,92 @@ async def _adopt(lease: Lease) -> None:
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
     if view is not None and not is_ours(view, lease):
         why = f"a slice named {lease.name.node} exists that tpujob did not create; it is neither used nor deleted"
-        raise UnexpectedReply(why, details=dict(view.labels))
+        raise errors.UnexpectedReply(why, details=dict(view.labels))
+
+
+async def wait_until_ready(
+    lease: Lease, capabilities: Capabilities, *, give_up_at: float, operation: str | None = None
+) -> Lease:
+    """Return the lease once its slice is READY, after a create or a start. `operation`: that of the start.
+
+    Raises the CloudError that prevents it, CloudUnavailable at `give_up_at` (ledger time).
+    """
+    begun = await Now()
+    for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
+        check = await check_ready(lease, operation=operation)
+        if check.ready is not None:
+            await shorten_labels(check, capabilities)
+            return check.ready
+        now = await Now()
+        if now >= min(give_up_at, lease.deadline):
+            raise errors.CloudUnavailable(f"{lease.name.node} was still {check.state} after {now - begun:.0f} s")
+        await Report("create", f"{lease.name.node} is {check.state}, {format_duration(now - begun)}", passing=True)
+        await Sleep(pause_s, lease_id=lease.id)
+    raise AssertionError("pauses() never ends")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCheck:
+    """One look at a slice that is not READY yet."""
+
+    state: str  # for display
+    ready: Lease | None = None  # the lease once the slice is READY
+    before: Lease | None = None  # the same lease before that
+
+
+async def check_ready(lease: Lease, *, operation: str | None = None) -> ReadyCheck:
+    """Return the slice's state now, and record READY. Raises the CloudError that prevents it from becoming READY."""
+    lease = await ReadLease(lease.id)
+    if lease.state in (LeaseState.DOWN, LeaseState.GONE):
+        raise errors.Vanished(f"{lease.name.node} was released meanwhile: {lease.reason}")
+    await _check_operation(lease, operation or lease.operation)
+    try:
+        view = await Get(lease.name)
+    except errors.CloudUnavailable:
+        view = None
+    if view is None:
+        return ReadyCheck("requested")
+    if view.state is SliceState.READY:
+        try:
+            await Record(leases.Ready(lease.id, await Now()))
+        except NotAllowed as error:  # while the API was asked
+            raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
+        return ReadyCheck(view.native_state, await ReadLease(lease.id), lease)
+    if view.state is SliceState.TOMBSTONE:
+        # It may have ended since the look above: a create that failed says why.
+        await _check_operation(lease, operation or lease.operation)
+        raise view.error or errors.Preempted(
+            f"{lease.name.node} was taken away before it was ready ({view.native_state})"
+        )
+    if view.state is SliceState.QUEUED:
+        if lease.ready_by is not None and await Now() >= lease.ready_by:
+            raise errors.CapacityError(f"{lease.name.node} got no capacity in time: it is still {view.native_state}")
+        price = format_usd_per_hour(lease.usd_per_hour)
+        return ReadyCheck(f"{view.native_state} (nothing is billed until there is capacity, then {price})")
+    return ReadyCheck(view.native_state)
+
+
+async def shorten_labels(check: ReadyCheck, capabilities: Capabilities) -> None:
+    """Write the earlier deadline of a slice that waited for less time than it might have; failing that, warn."""
+    before, ready = check.before, check.ready
+    if before is not None and ready is not None and ready.deadline < before.deadline:
+        try:
+            await shorten_claim(before, ready, capabilities)
+        except errors.CloudError as error:
+            await Report("warning", f"{ready.name.node} ends in time, but its labels say later: {error.message}")
+
+
+async def _check_operation(lease: Lease, name: str | None) -> None:
+    """Raise the operation's error once it has one. No reply, or an unknown operation, proves nothing."""
+    if name is None:
+        return
+    try:
+        operation = await GetOperation(name)
+    except errors.CloudUnavailable:
+        return
+    if operation is None or not operation.done or operation.error is None:
+        return
+    alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a failed request still exists
+    if not lease.settled and alone:
+        await Record(leases.Settled(lease.id, await Now()))
+    raise operation.error

@@ -1,10 +1,14 @@
-"""Finding a slice: candidates in order, the next one only when the one before is proven gone, repeated until the wait is over.
+"""Finding a slice: candidates in order, each proven gone before the next, or all queued ones at once, of which the first wins.
 
 After each refusal `core.planning.refusals` decides: a candidate without capacity is tried again later; one that its place
 does not offer is left out; one without quota or permission, too, with all others under the same quota; a refusal of the whole
 project, or an error that is not understood, stops the search.
+
+While they wait, nothing is billed. Once one has won, the others may be billed until they are proven gone: all deletes leave
+at once, before anything else happens, and are repeated until they take effect.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,13 +19,12 @@ from orchestrator.core.lease.lease import Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Tried
 from orchestrator.core.planning import refusals
 from orchestrator.core.planning.refusals import QuotaKey, Step
-from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Make, Now, Report, Shield, Sleep
-from orchestrator.engine.leases.cancellation import check_attempt
-from orchestrator.engine.leases.obligations import Obligations, release_owed
-from orchestrator.engine.leases.release import latest_lease, try_record
-from orchestrator.engine.provision import race
-from orchestrator.engine.provision.acquire import acquire
+from orchestrator.core.text.units import format_duration, format_usd_per_hour
+from orchestrator.engine.effects.base import Make, Now, Report, Shield, Sleep, Unlock
+from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, is_recorded, release_owed, report_loser
+from orchestrator.engine.leases.release import latest_lease, release_all, send_deletes, try_record
+from orchestrator.engine.leases.standing import check_attempt
+from orchestrator.engine.provision.acquire import ReadyCheck, acquire, check_ready, create_slice, shorten_labels
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.runtime import retry
 
@@ -121,7 +124,7 @@ class _SearchState:
             elif self.search.race and len(queued) > 1:
                 racing, queued = self.available(tuple(queued)), []
                 timed = [await self._with_share_of_wait(each, among=1) for each in racing]
-                lease = await race.run(timed, self.capabilities, self.owed, self) if timed else None
+                lease = await run_race(timed, self) if timed else None
             elif draft in queued:
                 lease = await self._try_candidate(await self._with_share_of_wait(draft, among=len(queued)))
                 queued.remove(draft)
@@ -171,11 +174,13 @@ class _SearchState:
         await Shield(raised=False)
 
     async def record_tried(self, draft: Draft, why: str) -> None:
+        """Record a candidate that is proven gone."""
         if self.search.attempt is not None:
             where = describe_candidate(draft.request)
             await try_record(Tried(self.search.attempt, await Now(), draft.lease.id, where, why))
 
     def record_refusal(self, request: SliceRequest, error: errors.CloudError) -> Step:
+        """Store the refusal; return what follows from it."""
         self.refusals[describe_candidate(request)] = error
         step = refusals.step_after(error)
         if step is Step.SKIP and error.scope != "place":
@@ -209,3 +214,142 @@ def describe_candidate(request: SliceRequest) -> str:
     queued = "" if queue is None else "queued" if queue.flex_start_s is None else "flex-start"
     kinds = filter(None, ("spot" if request.spot else "", "reserved" if request.reserved else "", queued))
     return " ".join([request.accelerator_type, request.name.zone, ", ".join(kinds)]).rstrip()
+
+
+AGAIN_S = (1.0, 2.0, 4.0)  # pauses before the retries of the losers' deletes, for which the winner waits
+LOOK_S = 15.0  # between two passes over the losers
+
+
+async def run_race(drafts: Sequence[Draft], search: _SearchState) -> Lease | None:
+    """Return the winner; None if no candidate is left. Raises TeardownUnproven if a refused one is not proven gone."""
+    race_state = _Race(search)
+    for draft in drafts:
+        await race_state.enter(draft)
+    began = await Now()
+    for pause_s in retry.pauses(longest_s=10.0):
+        check = await race_state.first_ready()
+        if check is not None:
+            return await race_state.finish(check, await Now() - began)
+        if not race_state.waiting:
+            await race_state.release_dropped(RELEASE_S)
+            return None
+        await race_state.release_dropped(0.0)
+        waiting = f"{len(race_state.waiting)} wait, {format_duration(await Now() - began)}"
+        text = f"{waiting}; nothing is billed until one is ready, then {race_state.price}"
+        await Report("race", text, passing=True)
+        await Sleep(pause_s, lease_id=next(iter(race_state.waiting.values())).lease.id)
+    raise AssertionError("pauses() never ends")
+
+
+class _Race:
+    def __init__(self, search: _SearchState) -> None:
+        self.capabilities, self.owed, self.search = search.capabilities, search.owed, search
+        self.waiting: dict[str, Draft] = {}
+        self.dropped: dict[str, tuple[Draft, str]] = {}  # with the reason; not yet proven gone
+
+    @property
+    def price(self) -> str:
+        """The price of the winner, for display."""
+        prices = {runner.lease.usd_per_hour for runner in self.waiting.values()}
+        known = {price for price in prices if price is not None}
+        if known != prices:
+            return format_usd_per_hour(None)
+        return format_usd_per_hour(max(known)) + (" at most" if len(known) > 1 else "")
+
+    async def enter(self, draft: Draft) -> None:
+        """Create one candidate; drop it if it is refused."""
+        lease, request = draft
+        await Report("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)
+        self.owed.losers.append(lease)  # unless it wins
+        try:
+            self.waiting[lease.id] = Draft(await create_slice(lease, request, self.capabilities), request)
+        except NotAllowed as error:
+            raise errors.Vanished(f"{lease.name.node} was released by another tpujob command") from error
+        except errors.CloudError as error:
+            await self._drop(draft, error)
+
+    async def first_ready(self) -> ReadyCheck | None:
+        """The first candidate that is READY; None while none is."""
+        for runner in list(self.waiting.values()):
+            lease = runner.lease
+            try:
+                check = await check_ready(lease)
+                late_from = (lease.ready_by or 0.0) + self.capabilities.timings.provision_s
+                if check.ready is None and await Now() >= late_from:
+                    raise errors.CloudUnavailable(f"{lease.name.node} was not ready in time")
+            except errors.CloudError as error:
+                await self._drop(runner, error)
+                continue
+            if check.ready is not None:
+                return check
+        return None
+
+    async def _drop(self, draft: Draft, error: errors.CloudError) -> None:
+        """Send its delete now; the proof must not delay the check of the others."""
+        lease = draft.lease
+        self.waiting.pop(lease.id, None)
+        if self.search.record_refusal(draft.request, error) is Step.STOP:
+            raise error
+        self.dropped[lease.id] = draft, refusals.describe(error)
+        if await is_recorded(lease):
+            await send_deletes([lease], reason=refusals.describe(error))
+            await Shield(raised=False)
+
+    async def release_dropped(self, budget_s: float) -> None:
+        """Make one pass over the dropped candidates. With a budget, raises TeardownUnproven for one not proven gone then."""
+        owed = [(draft.lease, why) for draft, why in self.dropped.values() if await is_recorded(draft.lease)]
+        released = {each.lease.id: each for each in await release_all(owed, self.capabilities, budget_s=budget_s)}
+        for draft, why in list(self.dropped.values()):
+            lease, request = draft
+            proof = released.get(lease.id)
+            if proof is not None and not proof.gone:
+                if budget_s > 0:
+                    self.owed.released = proof
+                    raise errors.TeardownUnproven(f"{lease.name.node}: {why}, but it is not proven gone")
+                continue
+            del self.dropped[lease.id]
+            self.owed.losers = [other for other in self.owed.losers if other.id != lease.id]
+            await Unlock(lease.id)
+            await Report("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
+            await self.search.record_tried(draft, why)
+        await Shield(raised=False)
+
+    async def finish(self, check: ReadyCheck, took_s: float) -> Lease:
+        """Return the winner, after the deletes of all others have left."""
+        winner = check.ready
+        assert winner is not None, "only a READY slice wins"
+        del self.waiting[winner.id]
+        self.owed.lease = winner
+        self.owed.losers = [lease for lease in self.owed.losers if lease.id != winner.id]
+        others = [runner.lease for runner in self.waiting.values()]
+        await send_deletes(others, reason=f"{winner.name.zone} was first", again_s=AGAIN_S)
+        await Shield(raised=False)
+        where = f"{winner.accelerator_type} {winner.name.zone}"
+        await Report("ready", f"{where} won in {took_s:.1f} s · {winner.name.node}")
+        await shorten_labels(check, self.capabilities)
+        return winner
+
+
+class LoserRelease:
+    """Releases the losers of a race, one pass per `tick`, while the job runs on the winner."""
+
+    def __init__(self, owed: Obligations, capabilities: Capabilities) -> None:
+        self._owed, self._capabilities = owed, capabilities
+        self._not_before = 0.0
+
+    async def tick(self, silent_s: float = 0.0) -> None:
+        """Make a pass, if the last one was long enough ago."""
+        if not self._owed.losers:
+            return
+        now = await Now()
+        if now < self._not_before:
+            return
+        self._not_before = now + min(LOOK_S, self._capabilities.timings.heartbeat_s)
+        owed = [(lease, "another zone was first") for lease in self._owed.losers]
+        for released in await release_all(owed, self._capabilities, budget_s=0.0):
+            lease = released.lease
+            if released.gone:
+                self._owed.losers = [other for other in self._owed.losers if other.id != lease.id]
+                await Unlock(lease.id)
+                await report_loser(lease)
+        await Shield(raised=False)

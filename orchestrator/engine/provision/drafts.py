@@ -9,13 +9,12 @@ from typing import NamedTuple, Protocol
 
 from orchestrator.core.lease import access, claim_labels
 from orchestrator.core.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via
-from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, Timings
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.planning.plan import Candidate, Plan
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.text.units import format_duration, format_usd
 from orchestrator.engine.provision.startup_script import Watched, startup_script, watchdog_config
 from orchestrator.errors import CloudError, DeadlineExceeded
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from orchestrator.core.lease.cloud_api import Timings
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 
 VERSION = 1

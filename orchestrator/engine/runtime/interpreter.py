@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator import fork
-from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.units import format_duration
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, StoodStill, T, World
 from orchestrator.errors import Interrupted
 from orchestrator.ledger.clocks import ThisHostClock

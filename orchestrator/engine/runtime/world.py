@@ -1,7 +1,5 @@
 """The real world that effects are performed on: a cloud, the ledger, the lock files, the user's terminal."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -10,26 +8,21 @@ from typing import Protocol
 
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.effects.base import LedgerPort, Locks, Report
+from orchestrator.engine.effects.base import Locks, Logins, Report
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.port import Crew
 
 LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
 
 
-class ReachPort(Protocol):
+class ReachPort(Logins, Protocol):
     """The ways to the workers of this cloud; see `client.reach`."""
 
     def fleet(
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> Crew: ...
-
-    def grant_login(self, lease: Lease, expires_at: float) -> str: ...
-
-    def extend_login(self, lease: Lease, expires_at: float) -> None: ...
-
-    def revoke_login(self, lease: Lease) -> None: ...
 
 
 class GuardianHandle(Protocol):
@@ -50,7 +43,7 @@ class RealWorld:
 
     kind: str  # of its cloud, as leases name it
     clocks: Clocks
-    ledger: LedgerPort
+    ledger: Ledger
     locks: Locks
     report: Callable[[Report], None]
     start_guardian: Callable[[], GuardianHandle] | None  # None: the user wants none
@@ -101,15 +94,6 @@ class RealWorld:
             if self._closed:  # this effect was abandoned
                 self._guardian.close()
         return True
-
-    def grant_login(self, lease: Lease, expires_at: float) -> str:
-        return self.reach.grant_login(lease, expires_at)
-
-    def extend_login(self, lease: Lease, expires_at: float) -> None:
-        self.reach.extend_login(lease, expires_at)
-
-    def revoke_login(self, lease: Lease) -> None:
-        self.reach.revoke_login(lease)
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew:
         notice = lambda text: self.report(Report(self.channel, text))  # noqa: E731

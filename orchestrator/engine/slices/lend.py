@@ -4,8 +4,6 @@ A lent slice never outlives its process. Its claim is that of an attached run: l
 process dies, the guardian and the watchdog delete the slice. A slice of `up` is held instead (`engine.slices.up_and_down`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -3,30 +3,20 @@
 import contextlib
 from dataclasses import dataclass
 
-from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
+from orchestrator import errors
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView, Timings
 from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Extended, Held, HeldFor, Lease, LeaseState, NotAllowed
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState
-from orchestrator.core.lease.timings import Timings
-from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.text.units import format_duration, format_usd
 from orchestrator.engine.effects.base import Lock, Now, OpenAttempts, ReadLease, Record, Report, Shield, Sleep, Unlock
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.engine.leases.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all, try_start_guardian
 from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.engine.provision.acquire import PATIENCE_S
+from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft, Drafter
-from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import (
-    Canceled,
-    CloudUnavailable,
-    NeedsConsent,
-    TeardownUnproven,
-    TpujobError,
-    UserError,
-    WrongState,
-)
 
 STOP_S = 15 * 60.0
 LEAST_LEFT_S = 60.0  # with less than this left, a hold or a deadline counts as over
@@ -57,11 +47,11 @@ async def up(request: UpRequest, capabilities: Capabilities) -> UpOutcome:
     outcome = UpOutcome()
     try:
         await _obtain(request, capabilities, outcome)
-    except TpujobError as error:
+    except errors.TpujobError as error:
         outcome.error = error
         await release_owed(outcome.owed, capabilities, error.message)
     except Exception as error:
-        outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        outcome.error = errors.TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
         await release_owed(outcome.owed, capabilities, "a bug in tpujob")
     return outcome
 
@@ -92,13 +82,13 @@ async def _restore_or_release(lease: Lease, request: UpRequest, capabilities: Ca
             return "started"
     if view is not None and not request.recreate and not expired:
         why = f"{lease.handle} is {view.native_state}: it can only be deleted and created again"
-        raise NeedsConsent(why, hint=f"`tpujob up {lease.handle} --yes` does that")
+        raise errors.NeedsConsent(why, hint=f"`tpujob up {lease.handle} --yes` does that")
     state = view.native_state if view else "gone"
     await Report("release", f"{lease.name.node} is {state}: deleting what is left of it")
     released = await release(lease, capabilities, reason=f"it was {state}", budget_s=RELEASE_S)
     outcome.owed.released = released
     if not released.gone:
-        raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
+        raise errors.TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
     await Shield(raised=False)
     return "recreated"
 
@@ -142,7 +132,7 @@ async def start(lease: Lease, capabilities: Capabilities) -> Lease:
     if view.state is SliceState.READY:
         return lease
     if view.state is not SliceState.STOPPED:
-        raise WrongState(f"{lease.handle} is {view.native_state}: only a stopped slice can be started")
+        raise errors.WrongState(f"{lease.handle} is {view.native_state}: only a stopped slice can be started")
     operation = await retry.until(await Now() + PATIENCE_S, StartSlice(lease.name))
     return await wait_until_ready(lease, capabilities, give_up_at=give_up_at, operation=operation.name)
 
@@ -154,7 +144,7 @@ async def stop(lease: Lease) -> SliceView:
         return view
     if view.state is not SliceState.STOPPING:
         if view.state is not SliceState.READY:
-            raise WrongState(f"{lease.handle} is {view.native_state}: only a READY slice can be stopped")
+            raise errors.WrongState(f"{lease.handle} is {view.native_state}: only a READY slice can be stopped")
         await retry.until(await Now() + PATIENCE_S, StopSlice(lease.name))
     return await _wait_until_stopped(lease, await Now() + STOP_S)
 
@@ -184,11 +174,11 @@ async def _record_canceled(leases: tuple[Lease, ...], reason: str) -> None:
         for lease in leases:
             now = await Now()
             ended = [each.id for each in attempts if each.lease_id == lease.id]
-            ends = [AttemptEnded.by(each, now, AttemptState.CANCELED, Canceled(reason)) for each in ended]
+            ends = [AttemptEnded.by(each, now, AttemptState.CANCELED, errors.Canceled(reason)) for each in ended]
             if (await ReadLease(lease.id)).down_at is None:
                 with contextlib.suppress(NotAllowed):  # released a moment ago
                     await Record(Down(lease.id, now, reason), *ends)
-    except TpujobError as error:
+    except errors.TpujobError as error:
         await Report("warning", f"{error.message}; the teardown goes on without it")
 
 
@@ -196,7 +186,7 @@ async def _existing(lease: Lease) -> SliceView:
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
     if view is None:
         gone = f"{lease.handle} ({lease.name.node}) does not exist any more"
-        raise WrongState(gone, hint="`tpujob up` creates a new one")
+        raise errors.WrongState(gone, hint="`tpujob up` creates a new one")
     return view
 
 
@@ -206,7 +196,7 @@ async def _wait_until_stopped(lease: Lease, give_up_at: float) -> SliceView:
         if view.state is SliceState.STOPPED:
             return view
         if await Now() >= give_up_at:
-            raise CloudUnavailable(f"{lease.handle} is still {view.native_state}")
+            raise errors.CloudUnavailable(f"{lease.handle} is still {view.native_state}")
         await Report("state", f"{lease.name.node} is {view.native_state}", passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
@@ -229,15 +219,17 @@ async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease
 def new_end(lease: Lease, by_s: float, timings: Timings) -> float:
     """Return the end that `extend` sets, in ledger time. Raises UserError with the reason if it is not allowed. Pure."""
     if lease.state is not LeaseState.READY:
-        raise UserError(f"{lease.handle} is {lease.state}: only a slice that is READY can be extended")
+        raise errors.UserError(f"{lease.handle} is {lease.state}: only a slice that is READY can be extended")
     until = lease.ends_at + by_s
     if until - lease.created_at > LONGEST_S:
         left = format_duration(max(lease.created_at + LONGEST_S - lease.ends_at, 0.0))
-        raise UserError(f"{lease.handle} would exist longer than 7 days", hint=f"it can be extended by {left} at most")
+        raise errors.UserError(
+            f"{lease.handle} would exist longer than 7 days", hint=f"it can be extended by {left} at most"
+        )
     if lease.budget_usd is not None and lease.usd_per_hour is not None:
         spent_then = lease.usd_per_hour * (until + timings.absent_s - lease.created_at) / 3600
         if spent_then > lease.budget_usd:
             cost = f"{format_usd(spent_then)} of {format_usd(lease.budget_usd)}"
             hint = "the budget of a run is final: run the job again with a larger limits.max_cost"
-            raise UserError(f"by then {lease.handle} would have cost {cost}", hint=hint)
+            raise errors.UserError(f"by then {lease.handle} would have cost {cost}", hint=hint)
     return until

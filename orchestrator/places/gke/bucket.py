@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from orchestrator.core.text import names
-from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.units import format_size
 from orchestrator.errors import CloudError, UserError
 from orchestrator.places.preparation import buckets
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.run_and_attempt import RunRecord
     from orchestrator.places.desk import Desk, Teller
-    from orchestrator.places.gke.code import CodeArchive
+    from orchestrator.places.gke.preparation import CodeArchive
     from orchestrator.places.google.objects import Objects, RunResults
 
 EMULATOR = "STORAGE_EMULATOR_HOST"

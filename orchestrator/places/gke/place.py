@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,34 +12,83 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from orchestrator.core.lease.cloud_api import Cloud, QueueTerms, SliceName, SliceRequest, WorkerAddress
+from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.text import names
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import JobSpecError, UserError
-from orchestrator.places.gke import bucket, targets
+from orchestrator.places.gke import bucket, preparation
 from orchestrator.places.gke.api import clusters
 from orchestrator.places.gke.api.kube_api import path_of
-from orchestrator.places.gke.draft import draft_of
-from orchestrator.places.gke.objects.plan import plan_of, price
-from orchestrator.places.gke.objects.yaml_text import to_yaml
-from orchestrator.places.gke.plan_lines import cluster_plan_lines, program_line
-from orchestrator.places.gke.preparation import prepare, variables
+from orchestrator.places.gke.plan import cluster_plan_lines, plan_of, price, program_line
+from orchestrator.places.gke.preparation import prepare, to_yaml, variables
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.no_reach import NoReach
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
-from orchestrator.places.preparation import data, records
+from orchestrator.places.preparation import buckets, records
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
-    from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import RunRecord
     from orchestrator.core.planning.plan import Plan
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.places.gke.api.client import ClusterCloud
     from orchestrator.places.gke.objects.manifest import ClusterJob
     from orchestrator.places.gke.pods.fleet import PodFleet
+
+
+GRACE_S = 180.0  # beyond what the control plane keeps by itself: pods are stopped with a grace of a minute
+
+
+def draft_of(
+    desk: Desk,
+    spec: JobSpec,
+    job: ClusterJob,
+    documents: tuple[dict[str, Any], ...],
+    *,
+    project: str,
+    run: str,
+    lease_id: str,
+    detach: bool,
+) -> Draft:
+    """Return the lease and the request of one attempt. `project`: the identity of the cluster.
+
+    `detach`: nothing may follow the job at its end, so its results stay for `limits.linger`.
+    """
+    deadlines, now = job.deadlines, desk.now(GKE)
+    name = SliceName(project, job.target.namespace, job.name, queued=True)
+    location = clusters.location(project)
+    tpu = spec.tpu.alternatives[0]
+    lease = Lease(
+        id=lease_id,
+        handle=str(spec.name),
+        purpose=Purpose.RUN,
+        cloud=GKE,
+        name=name,
+        accelerator_type=tpu.accelerator,
+        runtime_version="",
+        spot=tpu.effective_provisioning.spot,
+        owner=desk.owner,
+        deadline=now + deadlines.life_s + GRACE_S - deadlines.wait_s + (deadlines.kept_s if detach else 0.0),
+        created_at=now,
+        provisioning=str(tpu.effective_provisioning),
+        usd_per_hour=None if location is None else price(job, location)[0],
+        run=run,
+        slices=job.slices,
+    )
+    request = SliceRequest(
+        name=name,
+        accelerator_type=lease.accelerator_type,
+        runtime_version="",
+        spot=lease.spot,
+        labels={names.LEASE_ID: lease_id},
+        queue=QueueTerms(deadlines.wait_s, request_id=str(uuid.uuid4())),
+        manifests=documents,
+    )
+    return Draft(lease, request)
 
 
 MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, without the values of the Secret
@@ -57,13 +107,13 @@ class Cluster(LeasedPlace):
         if spec.keep_on_failure is not None:
             why = "holds a slice: on a cluster nothing is left to hold once the pods have ended; remove it"
             raise JobSpecError([spec.mistake(("keep_on_failure",), why)])
-        targets.target_of(spec, desk.target.gke)
+        preparation.target_of(spec, desk.target.gke)
 
     def capacity(self, desk: Desk, spec: JobSpec, wish: Wish) -> Plan:
-        return plan_of(targets.shape_of(spec, desk.target.gke))
+        return plan_of(preparation.shape_of(spec, desk.target.gke))
 
     def describe(self, desk: Desk, spec: JobSpec, plan: Plan) -> list[str]:
-        return cluster_plan_lines(targets.shape_of(spec, desk.target.gke))
+        return cluster_plan_lines(preparation.shape_of(spec, desk.target.gke))
 
     def plan(self, desk: Desk, spec: JobSpec, path: Path) -> PlanMade:
         """Return the same objects as a run submits, under names that are not used. Asks no cluster."""
@@ -80,7 +130,7 @@ class Cluster(LeasedPlace):
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
     ) -> Prepared:
-        fetched = data.lines_of(desk, spec) if wish.sweep is None else []
+        fetched = buckets.lines_of(desk, spec) if wish.sweep is None else []
         desk.recover(look=True)
         run, attempt = records.new_run(spec, path, GKE, desk.runs_directory, desk.now(GKE), sweep=wish.sweep)
         _, lease_id = _new_ids()

@@ -1,27 +1,203 @@
-"""A job as the objects of a cluster: one function for `run`, which submits them, and for `export`, which prints them."""
+"""A job as the objects of a cluster, the same for `run`, which submits them, and for `export`, which prints them as YAML.
+
+Before the objects come which cluster, nodes and image the job gets, by its file and the settings; what it ships, as one
+archive; and what its pods run (scripts, variables, code and agent), as `vm.pod` reads it.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
 import os
-from collections.abc import Mapping
+import re
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.text import names
-from orchestrator.places.gke import targets
+import yaml
+
+from orchestrator.catalog import gke
+from orchestrator.core.jobfile import cluster as settings
+from orchestrator.core.jobfile.cluster import ClusterTarget, ClusterWish
+from orchestrator.core.jobfile.rules.env import secret_sources
+from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.core.text import artifacts, names
+from orchestrator.core.text.units import format_size
+from orchestrator.errors import JobSpecError
 from orchestrator.places.gke.objects import manifest
-from orchestrator.places.gke.objects.manifest import ClusterJob
-from orchestrator.places.gke.pod_program import program_of
-from orchestrator.places.preparation import checks
+from orchestrator.places.gke.objects.manifest import (
+    TOO_LARGE,
+    ClusterJob,
+    ClusterShape,
+    PodProgram,
+    deadlines,
+    room_for_code,
+)
+from orchestrator.places.gke.objects.nodes import Capacity
+from orchestrator.places.preparation import code
 from orchestrator.places.preparation.code import told_shipment
+from orchestrator.places.preparation.phases import pod_scripts
+from orchestrator.remote.shipping.shipment import Shipment
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.places.desk import Desk
-    from orchestrator.places.gke.code import CodeArchive
+
+
+def target_of(spec: JobSpec, of_settings: ClusterWish) -> ClusterTarget:
+    """Return the target of a job. Raises JobSpecError for what neither the job nor the settings say."""
+    wish = spec.gke.wish.over(of_settings)
+    only = spec.tpu.alternatives[0]
+    reserved = only.effective_provisioning is Provisioning.RESERVED
+    found = settings.problems(wish, reserved=reserved, together=only.queue)
+    mistakes = [spec.mistake(("gke", key), why) for key, why in found]
+    if mistakes:
+        raise JobSpecError(mistakes, hint="docs/job-file.md has the keys of `gke:`")
+    return settings.target_of(wish, reserved=reserved)
+
+
+def shape_of(spec: JobSpec, of_settings: ClusterWish) -> ClusterShape:
+    """Return what a job asks a cluster for. Raises JobSpecError as `target_of` does."""
+    target, only = target_of(spec, of_settings), spec.tpu.alternatives[0]
+    found = gke.lookup(only.accelerator, target.machine_type)
+    assert found is not None, "the rules of the job file have checked the type and the machine type"
+    return ClusterShape(
+        target=target,
+        slice=found,
+        slices=spec.tpu.slices,
+        capacity=Capacity(only.effective_provisioning, together=only.queue, reservation=target.reservation),
+        deadlines=deadlines(
+            spec.limits.max_duration_s,
+            wait_s=spec.tpu.wait,
+            linger_s=spec.limits.linger,
+            queued=target.queue is not None,
+        ),
+    )
+
+
+LEVEL = 6  # of gzip: the next ones save a percent, and take twice as long
+
+
+@dataclass(frozen=True, slots=True)
+class CodeArchive:
+    """A .tar.gz in a file of this machine, and its hash."""
+
+    path: Path
+    sha256: str
+    size_bytes: int
+
+
+def pack_code(shipment: Shipment, into: Path) -> CodeArchive:
+    """Write the archive to this file: sorted paths, no times, no owners, and of the modes whether a file can be executed."""
+    with (
+        into.open("wb") as file,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=LEVEL, fileobj=file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        _add(archive, shipment)
+    with into.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    return CodeArchive(into, digest, into.stat().st_size)
+
+
+def _add(archive: tarfile.TarFile, shipment: Shipment) -> None:
+    manifest = shipment.manifest
+    for path in manifest.directories:
+        archive.addfile(_member(path, tarfile.DIRTYPE, 0o755))
+    for each in manifest.files:
+        member = _member(each.path, tarfile.REGTYPE, 0o755 if each.executable else 0o644)
+        member.size = each.size_bytes
+        if each.size_bytes == 0:
+            archive.addfile(member, io.BytesIO())  # nothing is kept of an empty file
+            continue
+        with shipment.contents[each.sha256].open("rb") as content:
+            archive.addfile(member, content)
+    for path, leads_to in manifest.links:
+        member = _member(path, tarfile.SYMTYPE, 0o777)
+        member.linkname = leads_to
+        archive.addfile(member)
+
+
+def _member(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)  # owner 0, time 0
+    member.type, member.mode = kind, mode
+    return member
+
+
+SCHEMA = 1
+# Of results in the log of a pod, as base64 21 MiB. A node rotates a log of more than 10 MiB, looks every ten seconds, and lets
+# the log of a container that has ended be: a command that is attached seldom loses any, and names what it loses.
+INLINE_BYTES = 16 << 20
+
+
+def program_of(
+    spec: JobSpec,
+    job_path: Path,
+    *,
+    run: str,
+    node: str,
+    topology: str,
+    peers_s: float,
+    env: Mapping[str, str],
+    shipment: Shipment | None,
+    scratch: Path,
+) -> tuple[PodProgram, CodeArchive | None]:
+    """Return the program, and the code if it is to be uploaded to the request's `code_object` before anything is created.
+
+    `env`: the job's variables, with the values of secrets. `node`: the name of the JobSet. `peers_s`: how long a
+    pod waits for the others. `scratch`: where the archive is
+    written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
+    """
+    from orchestrator.remote.ssh import agent
+
+    archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
+    hidden = {name for name, value in spec.env.items() if secret_sources({name: value})}
+    request: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run": run,
+        "attempt": f"{run}-1",
+        "phases": [
+            {"name": name, "script": script}
+            for name, script in pod_scripts(spec, code_id=shipment.id if shipment else None, job_path=job_path)
+        ],
+        "env": {
+            "TPU_NAME": node,
+            "TPUJOB_TOPOLOGY": topology,
+            **{name: value for name, value in env.items() if name not in hidden},
+        },
+        "code_sha256": None if archive is None else archive.sha256,
+        "code_object": None,
+        "artifacts": list(artifacts.patterns(spec.artifacts)),
+        "beside": artifacts.takes_all(spec.artifacts),
+        "inline_bytes": INLINE_BYTES,
+        "bucket": spec.bucket,
+        "max_duration_s": spec.limits.max_duration_s,
+        "max_log": spec.limits.max_log,
+        "peers_s": peers_s,
+        "stall_s": spec.limits.stall,
+    }
+    packed = agent.pod_archive()
+    secrets = {name: env[name] for name in sorted(hidden)}
+    room = room_for_code(request, packed)
+    if archive is None or archive.size_bytes <= room:
+        return PodProgram(request, packed, None if archive is None else archive.path.read_bytes(), secrets), None
+    if spec.bucket is None:
+        raise _too_large(spec, format_size(archive.size_bytes), format_size(max(room, 0)))
+    request["code_object"] = f"{spec.bucket.rstrip('/')}/{run}/code.tar.gz"
+    return PodProgram(request, packed, None, secrets), archive
+
+
+def _too_large(spec: JobSpec, size: str, room: str) -> JobSpecError:
+    is_sample = spec.code is None and spec.train is not None and spec.train.fallback == "sample"
+    at = ("train", "fallback") if is_sample else ("code",)
+    text = f"what is shipped takes {size} when packed, and the ConfigMap of a job has room for {room}"
+    hint = "write `fallback: synthetic`, or name a `bucket:`, which takes code of any size" if is_sample else TOO_LARGE
+    return JobSpecError([spec.mistake(at, text)], hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +224,6 @@ def variables(spec: JobSpec, *, with_secrets: bool) -> dict[str, str]:
     Raises JobSpecError if a variable is not set.
     """
     from orchestrator.core.jobfile import keys
-    from orchestrator.core.jobfile.rules.env import secret_sources
 
     unset = {} if with_secrets else dict.fromkeys(secret_sources(spec.env), "")
     return keys.resolve_env(spec, {**os.environ, **unset})
@@ -61,8 +236,8 @@ def prepare(
 
     `env`: the variables of the job, resolved. Raises JobSpecError and UserError for a job that cannot be run.
     """
-    shape = targets.shape_of(spec, desk.target.gke)
-    checks.check_directories(spec, path)
+    shape = shape_of(spec, desk.target.gke)
+    code.check_directories(spec, path)
     shipment = told_shipment(desk, spec, path, stack)
     node = names.node_name(desk.owner, lease_id)
     program, upload = program_of(
@@ -87,3 +262,36 @@ def prepare(
         program=program,
     )
     return Prepared(job, upload)
+
+
+# Readers differ in what is a number (`1e3`, `0x1f`, `1_000`, `12:30`) or a truth value (`y`, `on`): such text is quoted.
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(:[A-Za-z0-9_./-]+)*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # a label that is written twice is the same value, not a reference
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else '"'
+    if "\n" in text and not re.search(r"[^\n\x20-\x7e\xa0-\uffff]| \n", text):
+        style = "|"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def to_yaml(documents: Iterable[Mapping[str, Any]], comment: Sequence[str] = ()) -> str:
+    """Return the documents as YAML, each after `---`, below lines of comment."""
+    parts = [f"# {line}\n" if line else "#\n" for line in comment]
+    for document in documents:
+        parts.append("---\n")
+        parts.append(
+            yaml.dump(
+                document, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**20
+            )
+        )
+    return "".join(parts)

@@ -1,6 +1,8 @@
 """The stay of a job on a cluster: its JobSet is submitted, its pods start, and the control plane keeps their deadlines.
 
 The pods bring code and limits with them: a process here only follows. What the cluster says of them decides how they ended.
+Then the nodes that ran them are watched until they are gone: what is billed on a cluster is nodes, and the cluster deletes
+them.
 """
 
 from __future__ import annotations
@@ -8,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState
 from orchestrator.core.lease.lease import Lease, LeaseState, NotAllowed, Ready
-from orchestrator.core.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, Leased, what_ended_it
-from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Make, Now, ReadLease, Record, Report, Sleep
+from orchestrator.core.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, Leased, WorkerEnd, what_ended_it
+from orchestrator.core.text.units import format_duration
+from orchestrator.engine.effects.base import Effect, Make, Now, ReadLease, Record, Report, Sleep, World
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.effects.workers import Connect, WaitForWorkers
 from orchestrator.engine.leases.obligations import Obligations
@@ -24,17 +26,140 @@ from orchestrator.engine.leases.standing import check_lease, check_slice
 from orchestrator.engine.provision.acquire import create_slice
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.runtime import retry
-from orchestrator.places.gke import pod_ends
-from orchestrator.places.gke.nodes import report_nodes
+from orchestrator.errors import (
+    AuthError,
+    CloudError,
+    DeadlineExceeded,
+    PayloadFailed,
+    Preempted,
+    SliceLost,
+    TpujobError,
+)
+from orchestrator.places.gke.objects.nodes import NodeView, in_words
 from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing, Watch
 from orchestrator.places.traits import Traits
+from orchestrator.remote.fleet.follow import OWN_ENDS, WorkerStatus
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.fleet.steps import FleetStatus
+    from orchestrator.remote.fleet.port import Crew, FleetStatus
     from orchestrator.remote.transfer.collect import CollectResult
+
+
+WATCH_S = 15 * 60.0  # an autoscaler takes up to ten minutes
+LOOK_FIRST_S, LOOK_S = 0.5, 10.0
+ASK_S = 30.0  # for an API server that does not answer
+
+
+class ClusterPort(Protocol):
+    """What a cluster's `Cloud` has beyond that of slices."""
+
+    def nodes(self, project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GetNodes(Effect[tuple[NodeView, ...]]):
+    """Return those of these nodes that exist. Raises CloudError, AuthError where nodes may not be read."""
+
+    project: str
+    names: tuple[str, ...]
+
+    def perform(self, world: World) -> tuple[NodeView, ...]:
+        return cast(ClusterPort, world.cloud).nodes(self.project, self.names)
+
+
+async def watch_nodes(project: str, names: tuple[str, ...], watch_s: float = WATCH_S) -> tuple[NodeView, ...]:
+    """Return the nodes that still exist after `watch_s`; nothing once all are gone or used by others. Raises CloudError."""
+    began = await Now()
+    said = False
+    for pause_s in retry.pauses(first_s=LOOK_FIRST_S, longest_s=LOOK_S):
+        left = await retry.until(await Now() + ASK_S, GetNodes(project, names))
+        waiting = tuple(node for node in left if not node.busy)
+        waited_s = await Now() - began
+        if not waiting:
+            others = f"; {in_words(left)}" if left else ""
+            await Report("nodes", f"{_gone(len(names) - len(left))} after {format_duration(waited_s)}{others}")
+            return ()
+        if not said:
+            said = True
+            for_s = format_duration(watch_s)
+            them = "them" if len(left) > 1 else "it"
+            text = f"{in_words(left)}: billed until the cluster deletes {them}; watching for {for_s} at most (Ctrl-C ends that)"
+            await Report("nodes", text)
+        if waited_s >= watch_s:
+            return left
+        await Report("nodes", f"{len(waiting)} still exist, {format_duration(waited_s)}", passing=True)
+        await Sleep(min(pause_s, watch_s - waited_s))
+    raise AssertionError("pauses() never ends")
+
+
+def _gone(count: int) -> str:
+    return "the node is gone" if count == 1 else f"all {count} nodes are gone" if count else "no node is left idle"
+
+
+async def report_nodes(project: str, names: tuple[str, ...]) -> None:
+    """Watch the nodes, and report which are left. A failure is reported: nothing depends on the watch."""
+    if not names:
+        return
+    try:
+        left = await watch_nodes(project, names)
+    except AuthError as error:
+        await Report("nodes", f"you may not read nodes, so that they are gone is not known: {error.message}")
+    except CloudError as error:
+        await Report("nodes", f"whether the nodes are gone is not known: {error.message}")
+    else:
+        if left:
+            why = "a minimum size of the pool or other pods keep them; its admin knows (docs/gke.md)"
+            await Report("warning", f"nodes STILL THERE, and billed: {in_words(left)}; {why}")
+
+
+# Reasons of Kubernetes for pods that it takes away. What fails on the other pods is a consequence.
+TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown", "UnexpectedAdmissionError")
+
+
+def verdict(lease: Lease, status: FleetStatus, run: str) -> TpujobError | None:
+    """Return why the job of these pods failed; None if its code says it, or on a slice, whose workers have no reasons."""
+    failed = [worker for worker in status.ends if worker.failed]
+    if not failed:
+        return None
+    first = min(failed, key=_precedence)
+    ends = tuple(WorkerEnd(each.index, each.rc, each.stopped) for each in status.workers if each.final)
+    hint = f"`tpujob logs {run} --worker {first.index}` prints what worker{first.index} wrote"
+    match first.why:
+        case "" | "lost":
+            return None
+        case "deadline":
+            return DeadlineExceeded(f"the job reached {LIMIT} and was stopped", hint=f"raise {LIMIT}")
+        case "setup":
+            rc = PayloadFailed.MOST if first.rc is None else first.rc
+            return PayloadFailed(
+                f"the setup failed on worker{first.index} with code {rc}", rc=rc, hint=hint, workers=ends
+            )
+        case "stalled":
+            return SliceLost("the job printed nothing for `limits.stall` and was stopped", reason="hung")
+        case "OOMKilled":
+            text = f"the job on worker{first.index} was killed: it took more memory than there is (OOMKilled)"
+            return PayloadFailed(text, hint=hint, workers=ends)
+        case "failed" | "ContainerCannotRun" | "StartError":
+            return SliceLost(
+                f"worker{first.index} could not begin the job: {_why(first)}", reason="not-begun", hint=hint
+            )
+        case why:
+            lost = Preempted if why in TAKEN else SliceLost
+            return lost(f"worker{first.index} of {lease.name.node} was lost: {_why(first)}")
+
+
+def _precedence(worker: WorkerStatus) -> int:
+    """What was taken away comes first. Once a job has failed on a pod, or is at its limit, the cluster stops the others."""
+    if worker.why in TAKEN:
+        return 0
+    return 1 if worker.why in OWN_ENDS else 2 if worker.why == "deadline" else 3
+
+
+def _why(worker: WorkerStatus) -> str:
+    return worker.detail if worker.why in ("failed", "gone") else ": ".join(filter(None, (worker.why, worker.detail)))
+
 
 LATE_S = 60.0  # a pod ends its job by itself; for so long this waits for it
 CONNECT_S = 60.0
@@ -181,7 +306,7 @@ class ClusterStay(LeasedStay):
 
     def verdict(self, lease: Lease | None, status: FleetStatus, run: str) -> errors.TpujobError | None:
         assert lease is not None
-        return pod_ends.verdict(lease, status, run)
+        return verdict(lease, status, run)
 
     async def follow(self, watch: Watch, standing: Standing, crew: Crew) -> None:
         try:

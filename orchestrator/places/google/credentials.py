@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orchestrator.core.lease.clouds import is_emulated
+from orchestrator.core.lease.cloud_api import is_emulated
 from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.fetch import fetch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import errors
-from orchestrator.core.text import json_text
+from orchestrator.core.text import parsing
 from orchestrator.places.google.known_errors import MORE_QUOTA, TABLE, KnownError, fill, project_in
 
 LOGIN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
@@ -261,7 +261,7 @@ def _error_object(body: str) -> Mapping[str, Any] | None:
 def _parsed(text: str) -> Any:
     """The value of a JSON text; None if it is not JSON."""
     try:
-        return json_text.loads(text)
+        return parsing.loads(text)
     except ValueError:
         return None
 

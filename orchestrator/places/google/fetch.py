@@ -2,18 +2,26 @@
 
 For the light API client, its sign-in, and Cloud Storage. Proxies and certificates are those of the environment, as with
 requests; redirections are not followed, and a reply that is too long or too slow is an error.
+
+`json_call` is one call of a JSON API of Google other than Cloud TPU's, with a bearer token: the object that it answers, or a
+CloudError. Real tokens go to https://*.googleapis.com only; an emulator's goes to its own address, which
+`places.tpu.api.connect` checks.
 """
 
 import http.client
+import json
 import os
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from orchestrator import peers
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import CloudUnavailable
+from orchestrator.places.google import error_translation
 
 MAX_REPLY_BYTES = 32 << 20  # a page of nodes is a thousand times smaller
 CHUNK_BYTES = 1 << 16
@@ -153,3 +161,36 @@ def _hint(error: Exception) -> str | None:
     if type(error).__module__ == "ssl":
         return "a proxy that intercepts TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
     return "see HTTPS_PROXY" if "Tunnel connection failed" in str(error) else None
+
+
+TIMEOUT_S = 15.0
+
+
+def json_call(
+    method: str,
+    url: str,
+    body: Mapping[str, Any] | None,
+    bearer: Bearer,
+    *,
+    emulated: bool,
+    timeout_s: float = TIMEOUT_S,
+) -> dict[str, Any]:
+    """Send it once, or once more after a 401 that a new token may cure. Raises a CloudError."""
+    headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
+    sent = None if body is None else json.dumps(body).encode()
+
+    def send() -> Reply:
+        signed = {**headers, "Authorization": f"Bearer {bearer.token()}"}
+        return fetch(method, url, sent, signed, timeout_s=timeout_s, proxies=not emulated, ours=emulated)
+
+    reply = send()
+    if reply.status == 401 and bearer.renewable:
+        bearer.renew()
+        reply = send()
+    text, host = reply.body.decode("utf-8", "replace"), url.partition("://")[2].partition("/")[0]
+    if reply.status >= 300:
+        after = reply.headers.get("retry-after")
+        raise error_translation.http_error(
+            reply.status, text, host=host, asked=url, retry_after=after, emulated=emulated
+        )
+    return error_translation.json_object(text, host)

@@ -1,7 +1,8 @@
-"""Objects in Cloud Storage over its JSON API, with the standard library: the code of a job goes up, its results come down.
+"""Cloud Storage over its JSON API, with the standard library: where a bucket is, and its objects.
 
-As in `storage`, real credentials are sent to https://storage.googleapis.com only, and an emulator (STORAGE_EMULATOR_HOST) gets
-none. Contents are streamed: neither memory nor a reply limits their size.
+The code of a job goes up, its results come down. Real credentials are sent to https://storage.googleapis.com only; an emulator
+of it (STORAGE_EMULATOR_HOST, as in Google's own clients) gets none. Contents are streamed: neither memory nor a reply limits
+their size.
 """
 
 import base64
@@ -16,11 +17,37 @@ from typing import BinaryIO, TypeVar
 from urllib.parse import quote, urlencode
 
 from orchestrator.core.lease.cloud_api import Bearer
-from orchestrator.errors import AlreadyExists, AuthError, CloudUnavailable, WrongState
-from orchestrator.places.google import error_translation, storage
+from orchestrator.core.planning import egress
+from orchestrator.core.planning.egress import Bucket
+from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudUnavailable, WrongState
+from orchestrator.places.google import error_translation
 from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.error_translation import NotFound
-from orchestrator.places.google.fetch import connection_to
+from orchestrator.places.google.fetch import connection_to, fetch
+
+GOOGLE = "https://storage.googleapis.com"
+LOOKUP_TIMEOUT_S = 10.0
+_FIELDS = "location,locationType,customPlacementConfig"
+
+
+def bucket(name: str, *, project: str = "", emulator: str | None = None, bearer: Bearer | None = None) -> Bucket | None:
+    """Return the bucket; None if the reply has no location, as an emulator's. `project`: for hints. Raises CloudError."""
+    endpoint = GOOGLE if emulator is None else emulator if "//" in emulator else f"http://{emulator}"
+    headers = {"Accept": "application/json"}
+    if emulator is None:
+        headers["Authorization"] = f"Bearer {(bearer or GoogleToken()).token()}"
+    url = f"{endpoint.rstrip('/')}/storage/v1/b/{quote(name, safe='')}?fields={quote(_FIELDS, safe='')}"
+    reply = fetch("GET", url, None, headers, timeout_s=LOOKUP_TIMEOUT_S, proxies=emulator is None)
+    text = reply.body.decode("utf-8", "replace")
+    host = endpoint.partition("://")[2]
+    if reply.status == 404 and emulator is None:
+        raise BadRequest(f"there is no bucket gs://{name}", hint="create it, or correct its name in the job")
+    if reply.status >= 300 and emulator is not None:
+        return None  # many emulators have objects only
+    if reply.status >= 300:
+        raise error_translation.http_error(reply.status, text, host=host, asked=f"projects/{project}")
+    return egress.from_reply(name, error_translation.json_object(text, host))
+
 
 TIMEOUT_S = 60.0
 TRIES, FIRST_PAUSE_S = 4, 0.5
@@ -51,7 +78,7 @@ class Objects:
     ) -> None:
         self._timeout_s = timeout_s
         url = None if emulator is None else emulator if "//" in emulator else f"http://{emulator}"
-        self._endpoint, self._emulated = (url or storage.GOOGLE).rstrip("/"), emulator is not None
+        self._endpoint, self._emulated = (url or GOOGLE).rstrip("/"), emulator is not None
         self._bearer: Bearer | None = None if self._emulated else bearer or GoogleToken()
 
     def upload(self, url: str, path: Path) -> None:

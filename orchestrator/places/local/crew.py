@@ -22,17 +22,17 @@ from typing import Any
 
 from orchestrator import fork, private_files, trees
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.gaps import LeftOut
+from orchestrator.core.text.terminal import LeftOut
 from orchestrator.errors import RemoteError
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.steps import FleetStatus, Sink, StartRequest, WorkerFacts
+from orchestrator.remote.fleet.port import FleetStatus, Sink, StartRequest, WorkerFacts
 from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import PREFIX
 from orchestrator.remote.ssh.fan_out import Wakeup
-from orchestrator.remote.transfer.collect import CollectionStopped, Collector, CollectRequest
+from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.collection import Collection
-from orchestrator.vm.bounded_log import BoundedLog
-from orchestrator.vm.metrics import MetricsTail
+from orchestrator.remote.transfer.collector import CollectionStopped, Collector
+from orchestrator.vm.stream import BoundedLog, MetricsTail
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
 LOOK_S = 0.05
@@ -147,7 +147,9 @@ class LocalCrew:
                 self._collection.wait(0.0)
                 return self._collection
         collector = Collector(replace(order, attempt=self.attempt, runs=str(self.runs)))
-        self._collection = Collection(collector, (self,), self._wakeup, _ignore, lambda here: LocalPacker())
+        self._collection = Collection(
+            collector, (self,), self._wakeup, lambda slow, why: None, lambda here: LocalPacker()
+        )
         return self._collection
 
     def leave(self) -> Path:
@@ -247,10 +249,6 @@ class LocalPacker:
     def close(self) -> None:
         """End every wait, from any thread."""
         self._process.kill()
-
-
-def _ignore(slow: object, why: object) -> None:
-    """Say nothing of a slow worker: it is here."""
 
 
 def _write(pipe: fork.Descriptor, data: bytes) -> None:

@@ -1,4 +1,7 @@
-"""The scripts of a job's phases on every worker, with the environment that they make and use."""
+"""The scripts of a job's phases on every worker, with the environment that they make and use, and the variables that they get.
+
+The variables are TPU_NAME, TPUJOB_*, PJRT_DEVICE: docs/job-file.md lists them.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,58 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import catalog
+from orchestrator.core.lease.cloud_api import GOOGLE, emulated
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.text import artifacts, scripts
-from orchestrator.core.text.environments import Environment, of_training
+from orchestrator.core.text.scripts import Environment, of_training
 from orchestrator.places.place import Phase
 from orchestrator.places.preparation import requirements
-from orchestrator.places.preparation.variables import Emulation, worker_environment
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.remote.fleet.fleet import StartRequest
+    from orchestrator.remote.shipping.shipment import Shipment
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """The emulated cloud: so many processes stand for the cores of a host, or as many as the host has cores."""
+
+    cores: int
+    chip_s: float = emulated().chip_s
+
+
+def worker_environment(
+    run: RunRecord,
+    attempt: Attempt,
+    lease: Lease,
+    index: int,
+    hosts: Sequence[str],
+    coordinator: str,
+    emulation: Emulation | None,
+) -> dict[str, str]:
+    """Return the variables that tpujob sets for one worker (docs/job-file.md)."""
+    variables = {
+        "TPU_NAME": lease.name.node,
+        "TPUJOB_RUN": run.id,
+        "TPUJOB_ATTEMPT": attempt.id,
+        "TPUJOB_WORKER": str(index),
+        "TPUJOB_WORKERS": str(len(hosts)),
+        "TPUJOB_HOSTS": ",".join(hosts),
+        "TPUJOB_COORDINATOR": coordinator,
+        "PJRT_DEVICE": "CPU" if emulation else "TPU",
+    }
+    kind = catalog.lookup(lease.accelerator_type)
+    if kind is not None:
+        variables["TPUJOB_TOPOLOGY"] = kind.topology
+    if emulation is None:
+        return variables
+    return variables | {
+        "TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))
+    }
+
 
 # What the image of a pod has to have for a training with PyTorch, by its backend.
 _TORCH: dict[str, tuple[str, ...]] = dict.fromkeys(("xla", "auto"), ("torch", "torch_xla", "numpy"))
@@ -24,11 +71,6 @@ _TORCH["tpu"] = ("torch", "torch_tpu", "numpy")
 
 # Where `data:` is kept for later runs: on the disk of the job's directory, which gets links to it. Of a pod: beside that.
 WORKER_DATA, POD_DATA = "~/tpujob/data", "../../data"
-
-if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.remote.fleet.fleet import StartRequest
-    from orchestrator.remote.shipping.shipment import Shipment
 
 
 def phases(
@@ -125,7 +167,7 @@ class PhaseScript:
     artifacts: tuple[str, ...]
 
     def __call__(self, attempt: Attempt, lease: Lease | None, hosts: Sequence[str], coordinator: str) -> StartRequest:
-        from orchestrator.remote.fleet.steps import StartRequest
+        from orchestrator.remote.fleet.port import StartRequest
 
         assert lease is not None
         return StartRequest(

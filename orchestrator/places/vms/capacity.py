@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease import access
 from orchestrator.core.lease.access import AccessWish
+from orchestrator.core.lease.cloud_api import Timings
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import has_uncollected_results
-from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import Plan
 

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import access
-from orchestrator.core.lease.clouds import is_emulated
+from orchestrator.core.lease.cloud_api import is_emulated
 from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.core.planning.plan import CandidateOrder, Plan, make
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
-from orchestrator.places.preparation import checks, data, records
+from orchestrator.places.preparation import buckets, code, records
 from orchestrator.places.preparation.code import shipment_of, survey_of
-from orchestrator.places.preparation.phases import phases
-from orchestrator.places.preparation.variables import Emulation
+from orchestrator.places.preparation.phases import Emulation, phases
 from orchestrator.places.vms import plans
 from orchestrator.places.vms.capacity import capacity_requests, held_slice
 from orchestrator.places.vms.plan_lines import table
@@ -58,10 +57,10 @@ class VmPlace(LeasedPlace):
                 "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
                 hint="run it attached (`tpujob run`), or leave on_preemption out",
             )
-        checks.check_bucket(spec, desk.target.kind, os.environ)
-        checks.check_python(spec, desk.target.kind)
+        code.check_bucket(spec, desk.target.kind, os.environ)
+        code.check_python(spec, desk.target.kind)
         if is_emulated(desk.target.kind) and spec.train is not None and not wish.only_plan:
-            checks.check_local_training("none" if spec.train.backend == "none" else "xla")
+            code.check_local_training("none" if spec.train.backend == "none" else "xla")
 
     def capacity(self, desk: Desk, spec: JobSpec, wish: Wish) -> Plan:
         return make(
@@ -94,10 +93,10 @@ class VmPlace(LeasedPlace):
 
         emulated = is_emulated(desk.target.kind)
         found = survey_of(desk, spec, path)
-        fetched = [] if wish.one_of_several else data.lines_of(desk, spec)
+        fetched = [] if wish.one_of_several else buckets.lines_of(desk, spec)
         plan = self.capacity(desk, spec, wish)
         wish.check_workers(max(candidate.workers for candidate in plan.candidates))
-        env = {**env, **checks.check_bucket(spec, desk.target.kind, os.environ)}
+        env = {**env, **code.check_bucket(spec, desk.target.kind, os.environ)}
         if not wish.one_of_several:
             desk.announce()
         emulation = Emulation(_emulated_cores(desk, spec, plan), desk.target.timings.chip_s) if emulated else None

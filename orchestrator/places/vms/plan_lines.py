@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from orchestrator import catalog
 from orchestrator.core.planning.plan import Candidate, CandidateOrder, Dropped, Plan
-from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.core.text.environments import VM_PYTHON
-from orchestrator.core.text.table import Table
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.scripts import VM_PYTHON
+from orchestrator.core.text.terminal import Table
+from orchestrator.core.text.units import day_clock, format_duration, format_usd
 
 SHOWN_OTHERS = 4
 _ORDERS = {

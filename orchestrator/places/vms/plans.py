@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import access
 from orchestrator.core.lease.access import AccessWish
-from orchestrator.core.lease.clouds import is_emulated
+from orchestrator.core.lease.cloud_api import is_emulated
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning import availability, grants
 from orchestrator.core.planning.capacity_request import PlanInputs
 from orchestrator.core.planning.plan import Plan
-from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.units import format_duration, format_size
 from orchestrator.engine.provision.drafts import PlanDrafter, Site
 from orchestrator.places.desk import Desk
 from orchestrator.places.preparation import buckets

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.access import Via
-from orchestrator.core.lease.clouds import is_emulated
+from orchestrator.core.lease.cloud_api import is_emulated
 from orchestrator.errors import AuthError, Vanished
 from orchestrator.places.desk import Emulator
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.cloud_api import Bearer, WorkerAddress
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.places.google.os_login import LoginKey, OsLogin
-    from orchestrator.places.google.project_setup import ProjectSetup
+    from orchestrator.places.google.project_access import LoginKey, OsLogin, ProjectSetup
     from orchestrator.remote.fleet.fleet import Fleet
     from orchestrator.remote.iap.dialer import Relay
     from orchestrator.remote.ssh.dial import Dialer
@@ -115,7 +114,7 @@ class Reach:
     def setup(self, project: str) -> ProjectSetup:
         """Return what tells how a project is set up for access."""
         from orchestrator.places.google.credentials import GoogleToken
-        from orchestrator.places.google.project_setup import ProjectSetup
+        from orchestrator.places.google.project_access import ProjectSetup
 
         emulator = self.emulator()
         if emulator is None:
@@ -128,7 +127,7 @@ class Reach:
 
     def logins(self) -> OsLogin:
         """Return the OS Login profile of the account that is signed in here. Raises CloudError."""
-        from orchestrator.places.google import os_login
+        from orchestrator.places.google import project_access
 
         if self._os_login is None:
             emulator = self.emulator()
@@ -136,12 +135,12 @@ class Reach:
                 from orchestrator.places.google.credentials import EMAIL_SCOPE, SCOPE, GoogleToken
 
                 token = GoogleToken(SCOPE, EMAIL_SCOPE)
-                account = token.account or os_login.account_of(token)
-                self._os_login = os_login.OsLogin(account, token)
+                account = token.account or project_access.account_of(token)
+                self._os_login = project_access.OsLogin(account, token)
             else:
                 bearer = _emulator_bearer(emulator)
-                account = os_login.account_of(bearer, endpoint=emulator.url, emulated=True)
-                self._os_login = os_login.OsLogin(account, bearer, endpoint=emulator.url, emulated=True)
+                account = project_access.account_of(bearer, endpoint=emulator.url, emulated=True)
+                self._os_login = project_access.OsLogin(account, bearer, endpoint=emulator.url, emulated=True)
         return self._os_login
 
 

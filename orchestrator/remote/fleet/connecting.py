@@ -1,16 +1,18 @@
-"""What is said while workers are connected to: by which way, why the last try failed, and until when it goes on.
+"""Connecting to workers: what this process may use of its machine for it, and what is said meanwhile.
 
 A VM that boots refuses connections for a minute, so these are words about a wait, and no warning.
 """
 
+import resource
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from orchestrator.core.text.alike import worker_names
-from orchestrator.errors import Unreachable
+from orchestrator import open_files
+from orchestrator.core.text.terminal import worker_names
+from orchestrator.errors import ConfigError, Unreachable
 from orchestrator.remote.ssh.connection import WAY_FAILED, Connection
 
 
@@ -54,3 +56,24 @@ class Connecting:
                 return
             self._said, self._said_at = text, self.clock()
         self.say(text)
+
+
+SPARE_FILES = 64  # for everything else than connections
+MEMORY_MIB, WORKER_MIB = 512, 16  # of address space: with 300 a run of one worker fails, with 400 it does not
+
+
+def check_limits(workers: int, files_each: int) -> None:
+    """Raise the soft limits of open files and of memory to what so many workers need. Raises ConfigError if they stay lower."""
+    who = f"a run on {workers} worker{'s'[: workers != 1]}" if workers else "tpujob"
+    wanted = open_files.in_use() + files_each * workers + SPARE_FILES
+    if (limit := open_files.allow(wanted)) < wanted:
+        raise ConfigError(
+            f"{who} needs {wanted} open files here, and this process may open {limit}",
+            hint="raise the hard limit of open files; `ulimit -Hn` shows it",
+        )
+    wanted = MEMORY_MIB + WORKER_MIB * workers
+    if (limit := open_files.allow(wanted << 20, resource.RLIMIT_AS) >> 20) < wanted:
+        raise ConfigError(
+            f"{who} needs {wanted} MiB of memory here, and this process may use {limit}",
+            hint="raise its limit; `ulimit -Hv` shows it in KiB",
+        )

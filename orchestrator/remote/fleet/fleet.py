@@ -14,26 +14,23 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.alike import worker_names
+from orchestrator.core.text.terminal import worker_names
 from orchestrator.errors import RemoteError, Unreachable
-from orchestrator.remote.fleet import limits
-from orchestrator.remote.fleet.connecting import Connecting
-from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
-from orchestrator.remote.fleet.forward import Forwarded, PortForward
-from orchestrator.remote.fleet.heartbeats import Heartbeats
-from orchestrator.remote.fleet.side_by_side import Output, SideBySide
-from orchestrator.remote.fleet.steps import FleetStatus, Following, Sink, StartRequest, WorkerFacts, locked
+from orchestrator.remote.fleet.connecting import Connecting, check_limits
+from orchestrator.remote.fleet.follow import Follower, Heartbeats, WorkerState, WorkerStatus
+from orchestrator.remote.fleet.on_workers import Forwarded, Output, PortForward, SideBySide
+from orchestrator.remote.fleet.port import FleetStatus, Following, Sink, StartRequest, WorkerFacts, locked
 from orchestrator.remote.shipping.sending import PushResult, Sending
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
 from orchestrator.remote.ssh.connection import Connection, Credentials
 from orchestrator.remote.ssh.dial import Dialer, Direct
-from orchestrator.remote.ssh.fan_out import Wakeup, combined_error, fan_out, outcomes
-from orchestrator.remote.ssh.known_hosts import KnownHosts
+from orchestrator.remote.ssh.fan_out import PATIENCE, Patience, Rules, Wakeup, combined_error, fan_out, outcomes
+from orchestrator.remote.ssh.keys import KnownHosts
 from orchestrator.remote.ssh.openssh import write_config
-from orchestrator.remote.ssh.waves import PATIENCE, Patience, Rules
-from orchestrator.remote.transfer.collect import Collector, CollectRequest
+from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.collection import Collection, packer_of
+from orchestrator.remote.transfer.collector import Collector
 
 __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
 
@@ -91,7 +88,7 @@ class Fleet:
         the names of missing workers, HostKeyMismatch at once, and ConfigError for too few open files or too little memory.
         Nothing runs there yet: the first step starts the agent, and shows whether the worker can run it.
         """
-        limits.check(len(self.workers), self.dialer.files)
+        check_limits(len(self.workers), self.dialer.files)
         connecting = Connecting(self.dialer.way, self._now() + deadline_s, on_wait, self._patience.say_s)
         found = outcomes(self._connections, connecting.connect, self._wakeup, self._rules(deadline_s))
         failures = [outcome for outcome in found if isinstance(outcome, Exception)]
@@ -156,14 +153,8 @@ class Fleet:
         """Start a phase on every worker. Starting again has no effect, so a cut connection is retried. Raises RemoteError."""
         assert len(request.env_by_worker) == len(self.workers), "one environment per worker"
         self.attach(request.attempt, request.phase)
-        common = {
-            "attempt": request.attempt,
-            "phase": request.phase,
-            "script": request.script,
-            "manifest": request.manifest,
-            "delete": request.delete,
-            "max_log": request.max_log,
-        }
+        names = ("attempt", "phase", "script", "manifest", "delete", "max_log")
+        common = {name: getattr(request, name) for name in names}
 
         def start_one(connection: Connection) -> None:
             position = self._connections.index(connection)

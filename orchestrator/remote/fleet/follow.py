@@ -1,20 +1,25 @@
-"""Follows one phase on one worker to its end, over as many connections as necessary.
+"""The calls that last: one follows a phase on a worker to its end, over as many connections as necessary, one sends heartbeats.
 
 The log is fetched by byte offset, so a cut connection loses and repeats nothing; so are the metrics of worker 0. Only a final
 status from the worker ends the phase, and that comes after the last byte of both; the end of a stream does not. Of a job that
 another process started, the log of its setup comes first, if it had one.
+
+Heartbeats run until their fleet is closed, and never end it: failures are retried, and reported once when they last.
 """
 
+import itertools
 import math
+import secrets
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.core.text.gaps import LeftOut
-from orchestrator.core.text.terminal import printable
-from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.core.text.terminal import LeftOut, printable
+from orchestrator.errors import HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall, parse_json
 from orchestrator.remote.ssh.connection import Connection
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
@@ -45,7 +50,7 @@ class WorkerStatus:
     heard_at: float = math.inf  # unix seconds, when something came last
     unreachable: tuple[str, ...] = ()  # servers that a failed setup cannot download from, each with why
     disk_full: bool = False  # of the worker, when the phase ended
-    why: str = ""  # of a pod (`places.gke.pods.follower`): what ended its phase, if the job itself did not
+    why: str = ""  # of a pod (`places.gke.pods.phase_ends`): what ended its phase, if the job itself did not
     detail: str = ""  # the same in a sentence
 
     @property
@@ -173,3 +178,55 @@ class Follower:
             self._status = WorkerStatus(old.index, state, self._now(), self._offset, rc, stopped, **more)
             self.changes += 1
             self._wakeup.changed.notify_all()
+
+
+ANSWER_S = 15.0  # for the answer to the first line
+
+
+class Heartbeats:
+    """The fleet starts `thread`; `wakeup` ends it."""
+
+    def __init__(
+        self, connection: Connection, every_s: float, wakeup: Wakeup, on_notice: Callable[[str], None]
+    ) -> None:
+        self._connection, self._every_s, self._wakeup, self._on_notice = connection, every_s, wakeup, on_notice
+        # Two processes never send the same line.
+        self._lines = (f"{secrets.token_hex(8)}-{number}\n".encode() for number in itertools.count(1))
+        self._failures = 0  # in a row
+        self._sent_at = time.monotonic()
+        self._reported = False
+        self.thread = threading.Thread(target=self._run, name=f"heartbeat-{connection.name}", daemon=True)
+
+    def _run(self) -> None:
+        # A wrong host key is raised by another call, too, whose caller handles it.
+        with suppress(FanOutAbandoned, HostKeyMismatch):
+            while True:
+                try:
+                    self._send_lines()
+                except (FanOutAbandoned, HostKeyMismatch):
+                    raise
+                except RemoteError as error:
+                    self._failures += 1
+                    if not isinstance(error, Unreachable):  # which the follower of the job's log reports
+                        self._report(error)
+                self._wakeup.sleep(min(RETRY_FIRST_S * 2 ** min(self._failures, 9), RETRY_MOST_S))
+
+    def _report(self, error: RemoteError) -> None:
+        """Report a missed heartbeat, once; a VM that has just booted may need a moment."""
+        if not self._reported and time.monotonic() - self._sent_at > 2 * self._every_s:
+            self._reported = True
+            self._on_notice(f"{self._connection.name} accepts no heartbeat, and may delete the slice: {error.message}")
+
+    def _send_lines(self) -> None:
+        """Send until it fails. A failure closes this call only; the connection may still work for others."""
+        call = WorkerCall(self._connection, "heartbeat", silence_s=ANSWER_S)
+        try:
+            call.send(next(self._lines))
+            call.answer()
+            self._failures, self._sent_at, self._reported = 0, time.monotonic(), False
+            for line in self._lines:
+                self._wakeup.sleep(self._every_s)
+                call.send(line)
+                self._sent_at = time.monotonic()
+        finally:
+            call.close()

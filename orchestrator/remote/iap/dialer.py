@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from orchestrator import fork, peers
 from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import ConfigError, TpujobError, Unreachable
-from orchestrator.remote.iap import frames
+from orchestrator.remote.iap import relay_session
 from orchestrator.remote.iap.relay_session import RelaySession, RelayTarget
 from orchestrator.remote.iap.tunnel import CLOSE_S, MESSAGE_BYTES, ORIGIN, Closed, Tunnel, receive
 from orchestrator.remote.ssh.dial import set_options
@@ -95,7 +95,7 @@ async def _refusal(relay: Relay, target: RelayTarget) -> int | None:
                 while not session.connected:
                     session.take(await receive(websocket))
                 return None
-        except frames.BadFrame as error:
+        except relay_session.BadFrame as error:
             raise Unreachable(f"the relay of IAP breaks its protocol: {error}") from None
         except Closed as end:
             code = end.code or end.http
@@ -161,7 +161,7 @@ async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[a
             websocket = await http.ws_connect(
                 relay.url + path,
                 headers={"Authorization": f"Bearer {token}", "User-Agent": "tpujob"},
-                protocols=(frames.SUBPROTOCOL,),
+                protocols=(relay_session.SUBPROTOCOL,),
                 origin=ORIGIN,
                 proxy=relay.proxy,
                 max_msg_size=MESSAGE_BYTES,
@@ -176,7 +176,7 @@ async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[a
             why = _why(error, relay)
             raise Closed(reason=f"{urlsplit(relay.url).netloc}, the relay of IAP, cannot be reached: {why}") from None
         try:
-            if websocket.protocol != frames.SUBPROTOCOL:
+            if websocket.protocol != relay_session.SUBPROTOCOL:
                 raise Closed(reason=f"{urlsplit(relay.url).netloc} is no relay of IAP")
             yield websocket
         finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import RemoteError, TunnelRefused, Unreachable
-from orchestrator.remote.iap import frames
+from orchestrator.remote.iap import relay_session
 from orchestrator.remote.iap.relay_session import RelaySession
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class Tunnel:
 
     async def run(self, opened: asyncio.Future[None]) -> None:
         """Carry bytes until either side ends. `opened` gets a result, or the error that kept the tunnel from opening."""
-        reader, writer = await asyncio.open_connection(sock=self._local, limit=4 * frames.MAX_DATA_BYTES)
+        reader, writer = await asyncio.open_connection(sock=self._local, limit=4 * relay_session.MAX_DATA_BYTES)
         try:
             await self._carry(reader, writer, opened)
-        except (Closed, frames.BadFrame) as error:
+        except (Closed, relay_session.BadFrame) as error:
             if not opened.done():
                 opened.set_exception(self._error(error))
         except BaseException as error:  # a bug, or the end of the loop
@@ -156,7 +156,7 @@ class Tunnel:
     async def _send_all(self, websocket: aiohttp.ClientWebSocketResponse, reader: asyncio.StreamReader) -> None:
         """Send what the local side writes, until it ends. No await parts reading from `wrap`: what is read is never lost."""
         with contextlib.suppress(ConnectionError):
-            while content := await reader.read(frames.MAX_DATA_BYTES):
+            while content := await reader.read(relay_session.MAX_DATA_BYTES):
                 await _send(websocket, self._session.wrap(content))
 
     async def _receive_all(self, websocket: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter) -> None:
@@ -172,10 +172,10 @@ class Tunnel:
             if (message := self._session.ack_due()) is not None:
                 await _send(websocket, message)
 
-    def _error(self, error: Closed | frames.BadFrame) -> RemoteError:
+    def _error(self, error: Closed | relay_session.BadFrame) -> RemoteError:
         """Return what is said to those who asked for the tunnel. Raising it drops `error`, whose cause may hold the token."""
         instance = self._session.target.instance
-        if isinstance(error, frames.BadFrame):
+        if isinstance(error, relay_session.BadFrame):
             return Unreachable(f"{instance}: the relay of IAP breaks its protocol: {error}")
         number = error.code or error.http
         if number is None:
@@ -213,7 +213,7 @@ async def receive(websocket: aiohttp.ClientWebSocketResponse) -> bytes:
         content: bytes = message.data
         return content
     if message.type is WSMsgType.TEXT:
-        raise frames.BadFrame("text")
+        raise relay_session.BadFrame("text")
     if message.type is WSMsgType.CLOSE:
         raise Closed(int(message.data), printable(str(message.extra or ""))[:200])
     raise Closed

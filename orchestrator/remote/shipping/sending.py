@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.units import format_size
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import WorkerCall

@@ -8,17 +8,21 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator import fork
-from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
+from orchestrator.core.text.units import format_size
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.ignore import OWN
 from orchestrator.remote.shipping.store import PIECE_BYTES, File, HashCache, Manifest, Store, stamp_of
-from orchestrator.remote.shipping.tree import Entry, LeftOut, Survey, check_content, secret_in
+from orchestrator.remote.shipping.tree import Entry, LeftOut, Survey, check_content, count, left_out_text, secret_in
+
+if TYPE_CHECKING:
+    from orchestrator.remote.shipping.sending import PushResult
 
 HASHES = "hashes"
 FIRST_S, EVERY_S = 1.0, 0.2  # of progress
@@ -64,6 +68,19 @@ class Shipment:
     @property
     def size_bytes(self) -> int:
         return self.manifest.size_bytes
+
+
+def shipped_text(shipment: Shipment, sent: Sequence["PushResult"]) -> str:
+    """Return what travelled, in words: `148 files, 1.3 MB (300 MB left out by .gitignore)`, `3 of 148 files, 12 KB changed`."""
+    most = max(sent, key=lambda result: (result.files, result.size_bytes), default=None)
+    left_out = left_out_text(shipment.left_out)
+    rest = f" ({left_out})" if left_out else ""
+    # Each content is sent once, and no empty one.
+    contents = len({file.sha256 for file in shipment.manifest.files if file.size_bytes})
+    if most is not None and 0 < most.files < contents:
+        return f"{most.files:,} of {count(shipment.files)}, {format_size(most.size_bytes)} changed{rest}"
+    there = ", nothing new" if most is not None and not most.files and shipment.size_bytes else ""
+    return f"{count(shipment.files)}, {format_size(shipment.size_bytes)}{there}{rest}"
 
 
 def paced(show: Callable[[str], None]) -> OnProgress:

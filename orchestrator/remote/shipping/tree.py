@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
+from orchestrator.core.text.units import format_size
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.ignore import BUILT_IN, OWN, OWN_DIRECTORY, Rules, Verdict, is_of_run
 from orchestrator.remote.shipping.links import LINK, reach_of, seen_from, travels_as

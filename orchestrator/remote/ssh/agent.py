@@ -10,13 +10,12 @@ import hashlib
 import io
 import shlex
 import zipfile
-from collections.abc import Sequence
 from importlib import resources
 
 # -I and -S: no site packages, no PYTHON* variables, half the start-up time.
 PYTHON = ("python3", "-IS")
 NOT_SHIPPED = ("watchdog.py", "pod*.py")  # the first is in the startup-script, the others are of pods
-NOT_IN_A_POD = ("watchdog.py", "serve.py", "receive.py", "store.py", "presence.py")
+NOT_IN_A_POD = ("watchdog.py", "serve.py", "receive.py", "store.py")
 # Runs on the worker: reads exactly the archive from stdin, stores it under its name, and becomes it. The rest of stdin is the
 # agent's. Python imports from the archive itself. What it does here without hashlib and pathlib takes a third of the time.
 BOOT = """
@@ -61,18 +60,8 @@ sys.exit(main(sys.argv))
 
 
 @functools.cache
-def archive() -> bytes:
+def archive(left_out: tuple[str, ...] = NOT_SHIPPED) -> bytes:
     """Return a zip file for a worker; the same bytes for the same sources."""
-    return _archive(NOT_SHIPPED)
-
-
-@functools.cache
-def pod_archive() -> bytes:
-    """Return the zip file whose verb `pod` runs a job in a pod; the same bytes for the same sources."""
-    return _archive(NOT_IN_A_POD)
-
-
-def _archive(left_out: Sequence[str]) -> bytes:
     files = [file for file in resources.files("orchestrator.vm").iterdir() if file.name.endswith(".py")]
     shipped = [file for file in files if not any(fnmatch.fnmatchcase(file.name, pattern) for pattern in left_out)]
     texts = {f"vm/{file.name}": file.read_text("utf-8") for file in shipped}
@@ -81,6 +70,9 @@ def _archive(left_out: Sequence[str]) -> bytes:
         for name, text in sorted([*texts.items(), ("__main__.py", PROGRAM)]):
             made.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED, 9)
     return packed.getvalue()
+
+
+pod_archive = functools.partial(archive, NOT_IN_A_POD)  # its verb `pod` runs a job in a pod
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.text import json_text
+from orchestrator.core.text import parsing
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh.agent_link import SIGNALS, STATUS_S
@@ -40,13 +40,10 @@ class Completed:
 class WorkerCall:
     """A running verb of the agent. A context manager: it closes the stream, and drops the connection after a cut."""
 
-    def __init__(
-        self, connection: Connection, *arguments: str, silence_s: float, timeout_s: float | None = None
-    ) -> None:
-        """Start the verb. Reads raise Unreachable after `silence_s` without data or `timeout_s` in all."""
+    def __init__(self, connection: Connection, *arguments: str, silence_s: float) -> None:
+        """Start the verb. Reads raise Unreachable after `silence_s` without data."""
         self.connection, self.arguments = connection, arguments
         self.silence_s = silence_s
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._buffer = bytearray()
         connection.connect()
         try:
@@ -130,8 +127,7 @@ class WorkerCall:
 
     def _until(self) -> float:
         """Return when a wait that begins now ends, by the monotonic clock."""
-        until = time.monotonic() + self.silence_s
-        return until if self._deadline is None else min(until, self._deadline)
+        return time.monotonic() + self.silence_s
 
     def _ended_early(self) -> Exception:
         """Return Unreachable, EOFError or CommandFailed. A verb that a signal ended may be tried again."""
@@ -198,6 +194,6 @@ def _exit_status(channel: paramiko.Channel) -> int | None:
 
 def parse_json(line: bytes) -> Any:
     try:
-        return json_text.loads(line)
+        return parsing.loads(line)
     except ValueError as error:
         raise RemoteError(f"an answer that is not JSON: {printable(repr(line[:100]))}") from error

@@ -24,7 +24,7 @@ from orchestrator.errors import HostKeyMismatch, RemoteError, TunnelRefused, Unr
 from orchestrator.remote.ssh.agent_link import AgentLink
 from orchestrator.remote.ssh.dial import SILENCE_S, Dialer, Direct, GivenUp
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
-from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
+from orchestrator.remote.ssh.keys import KnownHosts, alias
 from orchestrator.remote.ssh.piped import THROUGH_COMMAND, cannot_run, last_words
 
 if TYPE_CHECKING:

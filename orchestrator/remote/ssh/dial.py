@@ -98,23 +98,14 @@ class Relayed(Dialer):
     files = 3  # two ends of a pair of sockets, and the connection to the relay
 
     def __init__(
-        self,
-        relay: Relay,
-        project: str,
-        zone: str,
-        *,
-        program: Sequence[str] = (),
-        reconnect_s: float | None = None,
-        fresh_s: float = 0.0,
+        self, relay: Relay, project: str, zone: str, *, program: Sequence[str] = (), fresh_s: float = 0.0
     ) -> None:
         """`program`: carries its stdin and stdout through the relay to the instance that is its last argument, for OpenSSH.
 
-        `reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait. `fresh_s`: for how
-        long the relay may not know yet who has a role on these new VMs.
+        `fresh_s`: for how long the relay may not know yet who has a role on these new VMs.
         """
         self._fresh_until = time.monotonic() + fresh_s
-        self._relay, self._project, self._zone, self._reconnect_s = relay, project, zone, reconnect_s
-        self._program = program
+        self._relay, self._project, self._zone, self._program = relay, project, zone, program
         self._worked = False
         self.way, self.hint = "through Identity-Aware Proxy", THROUGH_RELAY + DOCTOR
 
@@ -124,9 +115,8 @@ class Relayed(Dialer):
         from orchestrator.remote.iap.tunnel import NOT_AUTHORIZED
 
         target = RelayTarget(self._project, self._zone, _instance(worker))
-        reconnect_s = dialer.RECONNECT_S if self._reconnect_s is None else self._reconnect_s
         try:
-            sock = dialer.dial(self._relay, target, reconnect_s=reconnect_s)
+            sock = dialer.dial(self._relay, target)
         except TunnelRefused as refused:
             known_later = refused.code == NOT_AUTHORIZED and time.monotonic() < self._fresh_until
             if not (self._worked or known_later):

@@ -13,7 +13,7 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import RemoteError
 from orchestrator.remote.ssh.connection import Credentials
 from orchestrator.remote.ssh.dial import ALIVE_EVERY_S, Dialer
-from orchestrator.remote.ssh.known_hosts import alias
+from orchestrator.remote.ssh.keys import alias
 
 FILE = "ssh_config"  # in the directory of a lease
 STRICT = {

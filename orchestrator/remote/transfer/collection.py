@@ -11,18 +11,9 @@ from typing import Any, Protocol
 from orchestrator.errors import CommandFailed, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.ssh.connection import Connection
-from orchestrator.remote.ssh.fan_out import Wakeup, combined_error, outcomes
-from orchestrator.remote.ssh.waves import Rules
-from orchestrator.remote.transfer.collect import (
-    THE_REST,
-    ArchivePart,
-    CollectionProgress,
-    CollectionStopped,
-    Collector,
-    CollectResult,
-    Problem,
-    TooManyFiles,
-)
+from orchestrator.remote.ssh.fan_out import Rules, Wakeup, combined_error, outcomes
+from orchestrator.remote.transfer.collect import THE_REST, CollectionProgress, CollectResult, Problem
+from orchestrator.remote.transfer.collector import ArchivePart, CollectionStopped, Collector, TooManyFiles
 from orchestrator.remote.transfer.extract import CHANGED, Extracted
 
 STALL_S = 60.0  # a worker that sends nothing for so long, over however many connections, is skipped

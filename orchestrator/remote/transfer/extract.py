@@ -2,7 +2,7 @@
 
 Files are opened relative to their directory's descriptor, never through a link. A file gets its name when it is whole and what
 the index says, so what carries a name was checked, at whichever moment this ends. What cannot be stored is refused by name and
-skipped; what comes before and after it is kept. `remote.transfer.collect` calls this.
+skipped; what comes before and after it is kept. `remote.transfer.collector` calls this.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator import private_files
-from orchestrator.core.text import json_text
+from orchestrator.core.text import parsing
 from orchestrator.core.text.terminal import printable
 from orchestrator.remote.transfer.places import DRAFT, Places, RefusedFile, parts_of
 
@@ -222,7 +222,7 @@ def check_manifest(root: Path, result: Extracted) -> list[tuple[str, str]]:
     try:
         if result.files[MANIFEST].size_bytes > MANIFEST_BYTES:
             raise ValueError("too large")
-        manifest = json_text.loads((root / result.files[MANIFEST].place).read_bytes())
+        manifest = parsing.loads((root / result.files[MANIFEST].place).read_bytes())
         if manifest["schema"] != 1:
             raise ValueError(f"schema {manifest['schema']!r} is not known")
         rows = [(str(row["path"]), IndexEntry(int(row["size_bytes"]), str(row["sha256"]))) for row in manifest["files"]]

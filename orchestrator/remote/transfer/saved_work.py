@@ -6,8 +6,6 @@ as a whole, once all files of that moment are here. What arrived of a copy that 
 one asks for the rest.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -16,23 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator import private_files
-from orchestrator.core.lease.saved_state import SavedState
-from orchestrator.core.text import json_text
-from orchestrator.core.text.sizes import format_size
+from orchestrator.core.lease.run_and_attempt import SavedState
+from orchestrator.core.text import parsing
+from orchestrator.core.text.units import format_size
 from orchestrator.errors import ArtifactError
 from orchestrator.remote.fleet.port import Crew
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
-from orchestrator.remote.transfer.collect import (
-    EVERYTHING,
-    MOST_BESIDE,
-    THE_REST,
-    WRITTEN_TO,
-    Beside,
-    CollectRequest,
-    CollectResult,
-    Problem,
-)
+from orchestrator.remote.transfer import collect
 from orchestrator.remote.transfer.collection import Collection
 from orchestrator.remote.transfer.extract import IndexEntry
 
@@ -53,7 +42,7 @@ class SavedWork:
     # What lies in each worker's draft, written by this process: it is neither requested nor read again.
     _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
     _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
-    left: tuple[Problem, ...] = ()  # what the last copy has not, or not whole
+    left: tuple[collect.Problem, ...] = ()  # what the last copy has not, or not whole
     _began_at: float = 0.0  # the last copy, by the clock of this machine's files
 
     @property
@@ -65,8 +54,9 @@ class SavedWork:
         self._began_at = time.time()
         for worker in fleet.workers:
             self._begin_draft(worker.index)
-        request = CollectRequest.of_job(self.artifacts, "", self._drafts, self.most_bytes, known=self._in_draft)
-        beside = request.beside and Beside(MOST_BESIDE, None, once=False)  # each worker goes on with its own
+        request = collect.CollectRequest.of_job(self.artifacts, "", self._drafts, self.most_bytes, known=self._in_draft)
+        # Each worker goes on with its own.
+        beside = request.beside and collect.Beside(collect.MOST_BESIDE, None, once=False)
         return fleet.collect(replace(request, beside=beside, read_bytes=self.most_bytes))
 
     def at_hand(self) -> dict[int, dict[str, tuple[Path, IndexEntry]]]:
@@ -76,7 +66,7 @@ class SavedWork:
             for worker, files in self._kept.items()
         }
 
-    def keep(self, copied: CollectResult) -> tuple[int, ...]:
+    def keep(self, copied: collect.CollectResult) -> tuple[int, ...]:
         """Renew the copies of the workers from which everything came; return those workers. The others keep the last copy.
 
         A file that changed while it was read, or that was refused, stays as it was in the last copy; where it is not in the
@@ -87,7 +77,7 @@ class SavedWork:
         except OSError as error:
             raise ArtifactError(f"{self.directory}: {error.strerror or error}") from error
 
-    def _keep(self, copied: CollectResult) -> tuple[int, ...]:
+    def _keep(self, copied: collect.CollectResult) -> tuple[int, ...]:
         came: dict[int, dict[str, IndexEntry]] = {worker: {} for worker in self._in_draft}
         for file in copied.files:
             entry = IndexEntry(file.size_bytes, file.sha256, file.place or file.path)
@@ -100,7 +90,7 @@ class SavedWork:
             if not draft.is_dir():
                 continue
             before, kept = self._in_draft[worker], self._kept.get(worker, {})
-            if left[worker] & {EVERYTHING, THE_REST} or left[worker] & kept.keys() - before.keys():
+            if left[worker] & {collect.EVERYTHING, collect.THE_REST} or left[worker] & kept.keys() - before.keys():
                 self._in_draft[worker] = before | files
             else:
                 files |= {path: before[path] for path in left[worker] & before.keys()}
@@ -109,11 +99,11 @@ class SavedWork:
                 self._put_in_place(worker, draft)
                 self._kept[worker] = files
                 renewed.append(worker)
-        torn = [note for note in copied.notes if note.why == WRITTEN_TO and note.path not in left[note.worker]]
+        torn = [note for note in copied.notes if note.why == collect.WRITTEN_TO and note.path not in left[note.worker]]
         self.left = (*map(self._with_older, others), *torn)
         return tuple(renewed)
 
-    def _with_older(self, problem: Problem) -> Problem:
+    def _with_older(self, problem: collect.Problem) -> collect.Problem:
         """Add what an earlier copy has of a file that did not come: one that was being written then may be a part."""
         if (older := self._kept.get(problem.worker, {}).get(problem.path)) is None:
             return problem
@@ -130,7 +120,7 @@ class SavedWork:
     def _checkpoint_step(self) -> int | None:
         """The job may write it beside its checkpoint. With a hash it counts only for the very file that is saved."""
         try:
-            told = json_text.loads(self._read(CHECKPOINT))
+            told = parsing.loads(self._read(CHECKPOINT))
             step, name = told["step"], told.get("file")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -138,7 +128,7 @@ class SavedWork:
             entry = self._kept.get(0, {}).get(f"artifacts/{name}")
             if entry is None or told.get("sha256", entry.sha256) != entry.sha256:
                 return None
-        return _as_step(step)
+        return parsing.step_of(step)
 
     def _metrics_step(self) -> int | None:
         """Return the step of the last complete line of metrics.jsonl that has one."""
@@ -148,7 +138,7 @@ class SavedWork:
             return None
         for line in reversed(lines):
             try:
-                step = _as_step(json_text.loads(line)["step"])
+                step = parsing.step_of(parsing.loads(line)["step"])
             except (ValueError, KeyError, TypeError):
                 continue
             if step is not None:
@@ -220,10 +210,6 @@ class SavedWork:
             if entry.place != path and entry.place in found.entries:
                 found.entries[path] = replace(found.entries.pop(entry.place), path=path)
         return shipment_in_place(found, self.directory / "hashes", on_progress)
-
-
-def _as_step(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 def _remove_others(directory: Path, paths: Set[str]) -> None:

@@ -1,11 +1,11 @@
-"""Compare runs: parameters, seconds, metrics and cost, one column for each run; as text, Markdown or CSV.
+"""Compare runs: their figures as text, Markdown or CSV, a column for each run, and the sentences that say why they differ.
 
 A figure that none of the runs has gets no row; of many runs each is a row. Runs that did other work (another model, other data,
 another batch) are shown side by side all the same, and marked as not comparable. Pure: figures in, lines out.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -13,12 +13,151 @@ from typing import Any, NamedTuple
 
 from orchestrator import places
 from orchestrator.core.jobfile.params import text_of
-from orchestrator.core.text.table import Table
+from orchestrator.core.text.parsing import less_is_better
+from orchestrator.core.text.terminal import Table
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
-from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
-from orchestrator.report.files.metric_sums import Metric
-from orchestrator.report.files.metrics import last_text, short
+from orchestrator.report.files.metrics import Metric, last_text, short
 from orchestrator.report.layout import csv_cell, csv_lines, format_cost
+
+# Runs that differ in one of these did other work; runs that differ in one of the others did the same work in another way.
+SAME_WORK = ("model", "dataset", "train_examples", "batch_size")
+SAME_WAY = ("epochs", "precision", "timing")
+Remark = Callable[[RunFigures], bool]
+
+# What is noted about the runs for which it holds: of the σ of their steps, and of all else.
+SPREADS: dict[str, Remark] = {
+    "its iterations' σ is measured with a drain after each step (`timing: drained`)": lambda f: f.timing == "drained",
+    "no σ of an iteration: its steps were stamped as they left, not as they ended (`timing: drained` measures it)": (
+        lambda f: f.timing == "stamped"
+    ),
+}
+LIMITS: dict[str, Remark] = {
+    "each epoch had warm-up in it: s / epoch (≈) follows from its other steps": lambda f: f.epoch_s.estimated,
+    "was interrupted and resumed; both parts are in the figures": lambda f: f.resumed,
+    "trained on generated digits, not on real images": lambda f: f.synthetic,
+    "trained on the MNIST sample that is shipped with tpujob: real images, 6,000 at most, and tested on 2,000": (
+        lambda f: f.dataset == "mnist-sample"
+    ),
+    "the TPU was emulated on this machine's CPU: seconds and dollars are not those of a real one": lambda f: f.emulated,
+}
+PLAIN = {"train_examples": "number of examples", "batch_size": "batch size", "dataset": "data"}
+
+
+def remarks(columns: Sequence[RunFigures], *, with_best: bool = True) -> list[str]:
+    """Return what makes the runs differ, and what the figures mean. `with_best`: also which run is the best."""
+    return [*apart(columns), *notes(columns, with_best=with_best)]
+
+
+def apart(columns: Sequence[RunFigures], names: Sequence[str] | None = None) -> list[str]:
+    """Return what makes the runs differ in a way that matters. `names`: of the runs, or of the groups that they are in."""
+    return [
+        *(f"NOT COMPARABLE, other {line}" for line in differences(columns, SAME_WORK, names)),
+        *(f"they differ in {line}" for line in differences(columns, SAME_WAY, names)),
+    ]
+
+
+def differences(columns: Sequence[RunFigures], keys: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
+    """Return sentences such as `model: mnist_cnn (a, b), alexnet (c)`. An unknown value differs from nothing."""
+    found = []
+    for key in keys:
+        runs_of: dict[Any, dict[str, None]] = {}
+        for name, column in zip(names or titles(columns), columns, strict=True):
+            if (value := getattr(column, key)) is not None:
+                runs_of.setdefault(value, {})[name] = None
+        if len(runs_of) > 1:
+            each = (f"{_plain(value)} ({', '.join(which)})" for value, which in runs_of.items())
+            found.append(f"{PLAIN.get(key, key)}: {', '.join(each)}")
+    return found
+
+
+def titles(columns: Sequence[RunFigures]) -> list[str]:
+    """Return the names of the runs; where names are alike, with the beginning of the run's id."""
+    names = [column.title for column in columns]
+    return [
+        name if names.count(name) == 1 else f"{name} {column.run[:4]}"
+        for name, column in zip(names, columns, strict=True)
+    ]
+
+
+def headline(columns: Sequence[RunFigures]) -> str:
+    """Return what all of the runs did alike."""
+    parts = []
+    forms = {"train_examples": "{:,} images", "batch_size": "batch {}", "epochs": "{} epochs"}
+    for key in (*SAME_WORK, "epochs", "precision"):
+        values = {getattr(column, key) for column in columns}
+        if len(values) == 1 and None not in values:
+            value = values.pop()
+            parts.append("1 epoch" if (key, value) == ("epochs", 1) else forms.get(key, "{}").format(value))
+    return " · ".join(parts)
+
+
+def notes(columns: Sequence[RunFigures], *, with_best: bool = True) -> list[str]:
+    """Return what the figures mean, and what limits them. `with_best`: also which run is the best."""
+    names = titles(columns)
+    return [
+        *times(columns),
+        *holding(columns, names, SPREADS | LIMITS),
+        *(_best(list(zip(names, columns, strict=True))) if with_best else []),
+        *prices(columns),
+        *problems(columns),
+    ]
+
+
+def times(columns: Sequence[RunFigures]) -> list[str]:
+    """Return what the seconds of a training are, if a run has them."""
+    if all(column.total_s is None for column in columns):
+        return []
+    return [
+        "total, s / iteration and s / epoch: training alone, without the steps that compiled (warm-up); "
+        "s / epoch is of the epochs that had none"
+    ]
+
+
+def holding(columns: Sequence[RunFigures], names: Sequence[str], which: Mapping[str, Remark]) -> list[str]:
+    """Return those of the remarks that hold for a run. `names`: of the runs, or of the groups that they are in."""
+    found = []
+    for text, holds in which.items():
+        true = [name for name, column in zip(names, columns, strict=True) if holds(column)]
+        if true:
+            found.append(f"{'all' if len(true) == len(columns) > 1 else ', '.join(dict.fromkeys(true))}: {text}")
+    return found
+
+
+def prices(columns: Sequence[RunFigures]) -> list[str]:
+    """Return what the dollars are, if a run has some."""
+    if all(column.cost_usd is None for column in columns):
+        return []
+    return [f"dollars from the create call to the proven end, by the {columns[0].prices_as_of}"]
+
+
+def problems(columns: Sequence[RunFigures]) -> list[str]:
+    """Return what each run lacks, and that it did not succeed."""
+    found = []
+    for name, column in zip(titles(columns), columns, strict=True):
+        found += [f"{name}: {problem}" for problem in column.problems]
+        if column.state != "succeeded":
+            found.append(f"{name}: its state is {column.state}")
+    return found
+
+
+def _best(named: Sequence[tuple[str, RunFigures]]) -> list[str]:
+    """Return which run has the best value of each metric that several runs report."""
+    found = []
+    for name in dict.fromkeys(chain.from_iterable(column.metrics for _, column in named)):
+        of_runs = [
+            (each.best, title)
+            for title, column in named
+            if (each := column.metrics.get(name)) is not None and each.best is not None
+        ]
+        if len(of_runs) > 1:
+            value, title = min(of_runs) if less_is_better(name) else max(of_runs)
+            found.append(f"best {name}: {short(value)}, {title}")
+    return found
+
+
+def _plain(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
 
 Row = tuple[str, Callable[[RunFigures], str]]
 Plain = Callable[[float], str]
@@ -69,13 +208,13 @@ FIGURES = {  # by their names in JSON and CSV
 
 def as_json(columns: Sequence[RunFigures]) -> dict[str, Any]:
     """Return the shape of `tpujob compare --json`."""
-    apart = differences(columns, SAME_WORK)
-    return {
-        "comparable": not apart,
-        "differences": apart + differences(columns, SAME_WAY),
-        "notes": notes(columns),
-        "runs": [asdict(column) for column in columns],
-    }
+    return {**comparable(columns), "notes": notes(columns), "runs": [asdict(column) for column in columns]}
+
+
+def comparable(columns: Sequence[RunFigures], names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return whether they did the same work, and what makes them differ. `names`: of the runs, or of their groups."""
+    apart = differences(columns, SAME_WORK, names)
+    return {"comparable": not apart, "differences": apart + differences(columns, SAME_WAY, names)}
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------
@@ -83,18 +222,19 @@ def as_json(columns: Sequence[RunFigures]) -> dict[str, Any]:
 
 def rows(columns: Sequence[RunFigures]) -> list[Row]:
     """Return the label of each row, and the function that formats its cell; only rows of which a run has something."""
-    every = [*_params(columns), *_built_in(), *_metrics(columns), *_of_any_run(columns)]
+    every = [*param_rows(columns), *_built_in(), *_metrics(columns), *_of_any_run(columns)]
     if len({column.accelerator_type for column in columns}) == 1:
         every = [row for row in every if row[0] != PER_CHIP]  # the same figures once more, divided by one number
     return [row for row in every if any(row[1](column) != NOTHING for column in columns)]
 
 
-def _params(columns: Sequence[RunFigures]) -> list[Row]:
+def param_rows(columns: Sequence[Any]) -> list[tuple[str, Callable[[Any], str]]]:
+    """Return a row for each parameter of these runs, or groups of runs."""
     names = dict.fromkeys(chain.from_iterable(column.params for column in columns))
     return [(name, partial(_param, name)) for name in names]
 
 
-def _param(name: str, column: RunFigures) -> str:
+def _param(name: str, column: Any) -> str:
     return text_of(column.params[name]) if name in column.params else NOTHING
 
 
@@ -186,7 +326,7 @@ def place(column: RunFigures) -> str:
 def one(column: RunFigures) -> list[str]:
     """Return the lines of a single run, for `tpujob show`."""
     lines = [f"work     {work}"] if (work := headline([column])) else []
-    rows_of = [*_params([column]), *_built_in(), *_of_any_run([column])[:-2]]
+    rows_of = [*param_rows([column]), *_built_in(), *_of_any_run([column])[:-2]]
     lines += [f"figure   {label}: {text}" for label, cell in rows_of if (text := cell(column)) != NOTHING]
     lines += [f"metric   {name}: {_last_and_best(each)}" for name, each in column.metrics.items()]
     return lines + [f"note     {note}" for note in notes([column])]

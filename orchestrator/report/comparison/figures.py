@@ -13,12 +13,12 @@ from orchestrator import catalog, places
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.lease.run_spec import NO_TRAINING, TrainRecord
-from orchestrator.report.files import timing_file, tpu_metrics
+from orchestrator.report.files import device, timing_file
 from orchestrator.report.files.artifact_files import count, measured, read_object, section, short_text
-from orchestrator.report.files.metric_sums import Metric
+from orchestrator.report.files.device import TpuUse
+from orchestrator.report.files.metrics import Metric
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.timing import Timing
-from orchestrator.report.files.tpu_metrics import TpuUse
 from orchestrator.report.whole_run import WholeRun
 
 FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python API (client/functions)
@@ -133,7 +133,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
         test_accuracy=_share(metrics.get("test_accuracy")),
         train_loss=_last_loss(metrics),
         peak_rss_bytes=count(metrics.get("peak_rss_bytes")),
-        **_device(metrics, tpu_metrics.read_run(directory)),
+        **_device(metrics, device.read_run(directory)),
         job_s=whole.job_s,
         metrics=read_metrics(directory),
         cost_usd=whole.cost_usd,

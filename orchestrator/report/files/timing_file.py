@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.report.files.artifact_files import MAX_MEASURED, count, measured, open_regular, short_text
-from orchestrator.report.files.json_lines import pieces
+from orchestrator.report.files.artifact_files import MAX_MEASURED, count, measured, open_regular, pieces, short_text
 from orchestrator.report.files.timing import Epoch, Span, Timing
 
 SCHEMA = 1
@@ -116,7 +115,7 @@ class _Reader:
         apart = [i for i in marked if steps[i].get("compile") is True or steps[i].get("profile") is True]
         for index in (*apart, len(steps)):
             if begin < index:
-                timing.intervals.add_all(seconds[begin:index])
+                timing.intervals.add(seconds[begin:index])
                 timing.steps.add(self.step, seconds[begin:index], ends[begin:index])
                 self.step += index - begin
             if index < len(steps):

@@ -3,9 +3,8 @@
 from datetime import UTC, datetime
 
 from orchestrator import places
-from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.core.text.table import Table
-from orchestrator.core.text.times import minute_clock
+from orchestrator.core.text.terminal import Table
+from orchestrator.core.text.units import format_duration, format_usd, format_usd_per_hour, minute_clock
 from orchestrator.report.layout import csv_cell, csv_lines, format_cost
 from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRow, OpenSlice
 

@@ -11,12 +11,11 @@ from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.terminal import clean
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import results, worker_ends
-from orchestrator.report.files import metrics, timing_file, tpu_metrics
-from orchestrator.report.files.artifact_files import open_regular, read_object
-from orchestrator.report.files.curve import Curve
-from orchestrator.report.files.log_files import log_path
+from orchestrator.report.files import device, metrics, timing_file
+from orchestrator.report.files.artifact_files import log_path, open_regular, read_object
+from orchestrator.report.files.device import TpuUse
+from orchestrator.report.files.metrics import Curve
 from orchestrator.report.files.timing import Timing
-from orchestrator.report.files.tpu_metrics import TpuUse
 from orchestrator.report.results import RunReport
 
 LOG_BYTES = 32 << 10  # of the end of the first log; of each other one a fourth
@@ -74,7 +73,7 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
         leases=leases,
         curves=metrics.curves(directory),
         timing=timing_file.read_run(directory),
-        tpu_use=tpu_metrics.read_run(directory),
+        tpu_use=device.read_run(directory),
         arrivals=tuple(metrics.arrivals(directory)),
         logs=_logs(directory, worker_ends.first_failures(report.workers)),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from aiohttp import web
 
 from tests.cluster.agent.api import Api
-from tests.cluster.agent.faults import Faults, UnknownFault
-from tests.cluster.agent.gate import Gate, Way
-from tests.cluster.agent.images import Images
+from tests.cluster.agent.environment import Images
+from tests.cluster.agent.faults import Faults, Gate, UnknownFault, Way
 from tests.cluster.agent.kubelet import Kubelet, pick_base
 from tests.cluster.agent.kubelet_server import KubeletServer
-from tests.cluster.agent.meter import Meter
-from tests.cluster.agent.nodes import Nodes
-from tests.cluster.agent.pools import Pools
+from tests.cluster.agent.nodes import Meter, Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
 
 LOOK_S = 0.5

@@ -89,20 +89,19 @@ async def capture(stream: asyncio.StreamReader, log: ContainerLog) -> None:
     while data := await stream.read(65536):
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            _write_line(log, line)
-        while len(rest) > PART_BYTES:
-            log.write(rest[:PART_BYTES], ends_line=False)
-            rest = rest[PART_BYTES:]
+            log.write(_last_part(log, line), ends_line=True)
+        rest = _last_part(log, rest)
     if rest:
         log.write(rest, ends_line=True)
     log.end()
 
 
-def _write_line(log: ContainerLog, line: bytes) -> None:
+def _last_part(log: ContainerLog, line: bytes) -> bytes:
+    """Write the parts of a line but for the last one, and return that."""
     while len(line) > PART_BYTES:
         log.write(line[:PART_BYTES], ends_line=False)
         line = line[PART_BYTES:]
-    log.write(line, ends_line=True)
+    return line
 
 
 def _written(at_ns: int) -> bytes:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.agent import environment, names, sandbox, volumes
+from tests.cluster.agent import environment, sandbox
 from tests.cluster.agent.api import Api, Object, Refused, place_of, timestamp
 from tests.cluster.agent.container_log import ContainerLog, capture
-from tests.cluster.agent.images import Images
+from tests.cluster.agent.environment import Images
 from tests.cluster.agent.nodes import Node, Nodes
 
 AGAIN_S = 0.2
@@ -167,7 +167,6 @@ class Kubelet:
         await self._finish(running, verdict, self._terminated(running, code, started))
 
     async def _stop(self, running: Running, grace_s: float, exited: Awaitable[int]) -> None:
-        assert running.process is not None
         if grace_s > 0:
             sandbox.terminate(running.process)
             with contextlib.suppress(TimeoutError):
@@ -236,7 +235,7 @@ class Kubelet:
             await asyncio.sleep(AGAIN_S)
         running.directory.mkdir()
         mounts = await self._patiently(
-            running, lambda: volumes.prepare(self._api, pod, running.directory, self.hidden_config_maps)
+            running, lambda: environment.prepare(self._api, pod, running.directory, self.hidden_config_maps)
         )
         with contextlib.suppress(Refused):
             running.pod = await self._say(running, "Pending", podIP=running.address, podIPs=[{"ip": running.address}])
@@ -251,7 +250,7 @@ class Kubelet:
             environment.hostname(pod),
             running.directory / "root",
             running.directory / "said",
-            [*names.mounts(running.directory), _note(container, running.directory), *mounts],
+            [*environment.mounts(running.directory), _note(container, running.directory), *mounts],
             image.lent,
             container.get("workingDir") or "/",
         )
@@ -260,7 +259,7 @@ class Kubelet:
         while True:
             try:
                 return await attempt()
-            except volumes.NotThere as missing:
+            except environment.NotThere as missing:
                 await self._api.event(running.pod, "FailedMount", str(missing), warning=True)
                 await asyncio.sleep(AGAIN_S)
 
@@ -301,7 +300,9 @@ class Kubelet:
             e for e in self.running.values() if e.pod["metadata"]["namespace"] == namespace and e.directory.exists()
         ]
         named = [
-            names.line(each.pod, each.address) for each in here if each.pod["spec"].get("subdomain") and not each.ended
+            environment.line(each.pod, each.address)
+            for each in here
+            if each.pod["spec"].get("subdomain") and not each.ended
         ]
         for each in here:
             own = f"127.0.0.1 localhost\n{each.address} {environment.hostname(each.pod)}\n"

@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.cluster.agent.container_log import parse_time
 from tests.cluster.agent.kubelet import Kubelet
 from tests.cluster.agent.nodes import Node
-from tests.cluster.plane.certificates import Authority
+from tests.cluster.plane.processes import Authority
 
 PORT = 10250
 
@@ -80,7 +80,6 @@ class KubeletServer:
         async for piece in pieces:
             if cut is not None and sent + len(piece) > cut.after_bytes:
                 await answer.write(piece[: cut.after_bytes - sent])
-                assert request.transport is not None
                 request.transport.abort()
                 return answer
             await answer.write(piece)

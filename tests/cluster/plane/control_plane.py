@@ -17,9 +17,8 @@ from typing import Any
 import requests
 import yaml
 
-from tests.cluster.plane import controllers
-from tests.cluster.plane.certificates import Authority, Pair
-from tests.cluster.plane.processes import Children, free_ports
+from tests.cluster.plane import processes
+from tests.cluster.plane.processes import Authority, Children, Pair, free_ports
 from tests.cluster.versions import cache
 from tests.waiting import HANG_S
 
@@ -69,14 +68,12 @@ class ControlPlane:
         self._start_etcd()
         self._start_server()
         self._wait(self._server_is_ready, "the API server")
-        manifests = {name: controllers.manifests(name) for name in controllers.NAMES}
+        manifests = {name: processes.manifests(name) for name in processes.NAMES}
         every = [document for documents in manifests.values() for document in documents]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(self.apply, [each for each in every if each["kind"] == "Namespace"]))
             list(
-                pool.map(
-                    self.apply, [each for each in every if each["kind"] not in (*controllers.LEFT_OUT, "Namespace")]
-                )
+                pool.map(self.apply, [each for each in every if each["kind"] not in (*processes.LEFT_OUT, "Namespace")])
             )
         for document in every:
             if document["kind"] == "CustomResourceDefinition":
@@ -89,8 +86,8 @@ class ControlPlane:
             webhook, health = self._of_controllers[name]
             self._wait(lambda port=health: _answers(port, "/readyz"), name)  # type: ignore[misc]
             for document in documents:
-                if document["kind"] in controllers.WEBHOOKS:
-                    self.apply(controllers.by_url(document, webhook, self.authority.certificate.read_bytes()))
+                if document["kind"] in processes.WEBHOOKS:
+                    self.apply(processes.by_url(document, webhook, self.authority.certificate.read_bytes()))
 
     def kubeconfig(
         self, path: Path, user: str, groups: Sequence[str] = (), url: str = "", namespace: str = "default"
@@ -207,11 +204,11 @@ class ControlPlane:
         webhook, health = self._of_controllers[name]
         serving = self._server_pair(name)
         config = self.directory / f"{name}.yaml"
-        config.write_text(yaml.safe_dump(controllers.config_of(name, documents, serving, webhook, health)))
+        config.write_text(yaml.safe_dump(processes.config_of(name, documents, serving, webhook, health)))
         own = self._kubeconfig_of(name, f"system:serviceaccount:{name}-system:{name}-controller-manager")
         words: list[str | Path] = [cache() / name, f"--config={config}"]
         if name == "kueue":  # it wants a certificate for its metrics at a fixed place, even where they are off
-            words = controllers.with_files_at("/etc/kueue/metrics/certs", serving, words)
+            words = processes.with_files_at("/etc/kueue/metrics/certs", serving, words)
         self.children.start(name, words, {"KUBECONFIG": str(own)})
 
     def _is_established(self, crd: str) -> bool:

@@ -1,8 +1,7 @@
-"""OS Login on the emulator: the key that is imported opens a worker until it expires or is removed; gcloud sees the same."""
-
-from __future__ import annotations
+"""OS Login and what is set up for access, as the emulator shows it: read by tpujob, and judged by gcloud."""
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -15,17 +14,19 @@ from typing import Any
 import paramiko
 import pytest
 
-from orchestrator.core.lease.access import Route
+from orchestrator import catalog
+from orchestrator.core.lease.access import ANYWHERE, RELAY_RANGE, Route, entrance
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import AuthError, QuotaError, Vanished
 from orchestrator.places.desk import Emulator as EmulatorPlace
+from orchestrator.places.google import project_access
 from orchestrator.places.google.credentials import EmulatorToken
-from orchestrator.places.google.os_login import OsLogin, account_of
+from orchestrator.places.google.project_access import OsLogin, ProjectSetup, account_of
 from orchestrator.places.vms.reach import Reach
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
 from tests.waiting import HANG_S, until
 
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
@@ -235,3 +236,91 @@ def test_gcloud_logs_in_to_a_node_with_os_login(
     said = gcloud("tpus", "tpu-vm", "ssh", name, "--zone=us-central1-a", "--command=id -un; echo $USER")
     assert "developer_emulated_example" in said
     assert len(os_login.keys("emulated")) == 1  # gcloud's own
+
+
+SETTINGS = ("networks", "ssh_from", "private_google_access", "cloud_nat", "disabled_apis", "missing_permissions")
+CHANGED = {"networks": ["lab"], "ssh_from": [RELAY_RANGE], "private_google_access": False}
+
+
+@pytest.fixture
+def patched(shared_emulator: Emulator) -> Iterator[Emulator]:
+    before = shared_emulator.request("GET", "/_emulator/settings")
+    yield shared_emulator
+    shared_emulator.patch_settings(**{name: before[name] for name in (*SETTINGS, "project_os_login")})
+
+
+@pytest.fixture
+def setup(patched: Emulator) -> ProjectSetup:
+    return ProjectSetup("acme", EmulatorToken(patched.token), patched.url)
+
+
+def test_firewall_rules_are_those_that_decide(patched: Emulator, setup: ProjectSetup) -> None:
+    assert entrance(setup.firewall_rules(), "default", None).rules == ("default-allow-ssh",)
+    patched.patch_settings(**CHANGED)
+    assert entrance(setup.firewall_rules(), "lab", RELAY_RANGE).is_open is True
+    assert entrance(setup.firewall_rules(), "lab", ANYWHERE).is_open is False
+    assert entrance(setup.firewall_rules(), "default", RELAY_RANGE).is_open is False
+
+
+def test_subnetworks_and_nat_are_those_of_each_region(patched: Emulator, setup: ProjectSetup) -> None:
+    rows = setup.subnetworks()
+    assert {each.region for each in rows} == {*catalog.regions()}
+    assert all(each.network == "default" and each.private_google_access for each in rows)
+    assert setup.regions_with_nat("default") == {*catalog.regions()} and setup.regions_with_nat("lab") == set()
+    patched.patch_settings(private_google_access=False, cloud_nat=False)
+    assert not any(each.private_google_access for each in setup.subnetworks())
+    assert setup.regions_with_nat("default") == set()
+
+
+def test_apis_permissions_and_os_login_of_the_project(patched: Emulator, setup: ProjectSetup) -> None:
+    asked = ("compute.instances.osLogin", "compute.instances.osAdminLogin")
+    assert setup.is_enabled("iap.googleapis.com") and not setup.uses_os_login()
+    assert setup.permissions(asked) == {*asked}
+    patched.patch_settings(disabled_apis=["iap.googleapis.com"], project_os_login=True, missing_permissions=[*asked])
+    assert not setup.is_enabled("iap.googleapis.com") and setup.uses_os_login()
+    assert setup.permissions(asked) == set()
+
+
+@pytest.mark.parametrize(("service", "ask"), [
+    ("compute.googleapis.com", ProjectSetup.firewall_rules),
+    ("serviceusage.googleapis.com", lambda setup: setup.is_enabled("x.googleapis.com")),
+    ("cloudresourcemanager.googleapis.com", lambda setup: setup.permissions(("a.b.c",))),
+])  # fmt: skip
+def test_an_api_that_is_not_enabled_is_named(
+    patched: Emulator, setup: ProjectSetup, service: str, ask: Callable[[ProjectSetup], object]
+) -> None:
+    patched.patch_settings(disabled_apis=[service])
+    with pytest.raises(AuthError) as caught:
+        ask(setup)
+    assert project_access.disabled_api(caught.value) == service
+
+
+def test_a_permission_that_is_missing_is_not_an_api_that_is_not_enabled(patched: Emulator, setup: ProjectSetup) -> None:
+    patched.patch_settings(missing_permissions=["compute.subnetworks.list"])
+    with pytest.raises(AuthError) as caught:
+        setup.subnetworks()
+    assert project_access.disabled_api(caught.value) is None
+
+
+@pytest.mark.ci
+@pytest.mark.gcloud
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+def test_gcloud_reads_the_same(patched: Emulator, tmp_path: Path) -> None:
+    patched.patch_settings(**CHANGED)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}
+    environment |= control.gcloud_environment(patched.endpoint, patched.state_dir)
+
+    def listed(*words: str) -> list[dict[str, object]]:
+        argv = ["gcloud", "compute", *words, "--format=json"]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, object]] = json.loads(done.stdout)
+        return found
+
+    rules = {str(each["name"]): each for each in listed("firewall-rules", "list")}
+    assert rules["lab-allow-ssh"]["sourceRanges"] == [RELAY_RANGE]
+    subnets = listed("networks", "subnets", "list")
+    assert {(each["name"], each["privateIpGoogleAccess"]) for each in subnets} == {("lab", False)}
+    routers = listed("routers", "list")
+    assert len(subnets) == len(routers) == len(catalog.regions())
+    assert all(each["name"] == "lab-router" and each["nats"] for each in routers)

@@ -1,11 +1,8 @@
 """The client against literal replies: what Cloud TPU, proxies and accidents answer, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from orchestrator.places.tpu.api import calls, client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.light_client import LightApi
-from tests.unit.places.stub_api import FixedToken, StubApi, StubReply, failure, stub_api
+from tests.unit.places.stub_api import FixedToken, StubApi, StubReply, failure, renewable, stub_api
 from tests.waiting import until
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
@@ -70,13 +67,7 @@ def asking_google(request: pytest.FixtureRequest, stub: StubApi, google_like: Tp
 @pytest.fixture
 def google_like(stub: StubApi) -> TpuApi:
     """The behaviour for Google's endpoint, with a credential that can be renewed, against the stub."""
-    from google.auth.credentials import AnonymousCredentials
-
-    class Renewable(AnonymousCredentials):
-        def refresh(self, request: Any) -> None:
-            pass
-
-    return TpuApi(stub.url, Renewable(), emulated=False)
+    return TpuApi(stub.url, renewable(), emulated=False)
 
 
 # -- create ------------------------------------------------------------------------------------------------------------
@@ -140,7 +131,6 @@ def test_a_reply_that_the_generated_parser_refuses_is_still_an_operation(stub: S
     response = {"@type": "type.googleapis.com/google.cloud.tpu.v2.Node", "name": PATH, "upcomingMaintenance": {}}
     stub.answers(StubReply(200, OPERATION | {"done": True, "response": response}))
     done = api.operation(OPERATION["name"])
-    assert done is not None
     assert done.done
 
 
@@ -271,7 +261,6 @@ def test_every_state_of_the_api_has_a_meaning(stub: StubApi, asking: ApiCalls) -
         for written in (state.name, int(state)):
             stub.answers(StubReply(200, node(written)))
             view = asking.get(NAME)
-            assert view is not None
             assert (view.state, view.native_state) == (meaning[state.name], state.name)
 
 
@@ -282,7 +271,6 @@ def test_a_state_newer_than_this_program_is_unknown_by_its_own_name(
 ) -> None:
     stub.answers(StubReply(200, node(written, health=written)))
     view = asking.get(NAME)
-    assert view is not None
     assert (view.state, view.native_state, view.health) == (SliceState.UNKNOWN, shown, shown)
     other = node(name=f"{ZONE}/nodes/other")
     stub.answers(StubReply(200, {"nodes": [other, node(written)]}))
@@ -307,7 +295,6 @@ def test_a_node_is_read_whole(stub: StubApi, asking: ApiCalls) -> None:
         )
     )
     view = asking.get(NAME)
-    assert view is not None
     assert (view.name, view.accelerator_type, view.runtime_version) == (NAME, "v5litepod-4", "v2-alpha-tpuv5-lite")
     assert (view.labels, view.spot, view.health) == ({"tpujob": "1"}, True, "UNHEALTHY_MAINTENANCE")
     assert view.created_at == pytest.approx(1795262400.5)
@@ -532,21 +519,13 @@ def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> 
     release = threading.Event()
     stub.answers(StubReply(200, OPERATION, hang_until=release))
     impatient = TpuApi(stub.url, emulator_credentials("t"), emulated=True, timeout_s=0.05, create_timeout_s=0.05)
-    calls: list[Callable[[], object]] = [
-        lambda: impatient.create(REQUEST),
-        lambda: impatient.get(NAME),
-        lambda: impatient.list(NAME.project, NAME.zone),
-        lambda: impatient.delete(NAME),
-        lambda: impatient.start(NAME),
-        lambda: impatient.stop(NAME),
-        lambda: impatient.operation(OPERATION["name"]),
-        lambda: impatient.operations(NAME.project, NAME.zone),
-        lambda: impatient.workers(NAME),
-    ]
+    own = (impatient.get, impatient.delete, impatient.start, impatient.stop, impatient.workers)
+    calls = [(impatient.create, REQUEST), *((call, NAME) for call in own), (impatient.operation, OPERATION["name"])]
+    calls += [(call, NAME.project, NAME.zone) for call in (impatient.list, impatient.operations)]
     try:
-        for call in calls:
+        for call, *given in calls:
             with pytest.raises(errors.CloudUnavailable, match=r"127\.0\.0\.1:\d+ did not answer in time"):
-                call()
+                call(*given)
         light = LightApi(stub.url, EmulatorToken("t"), emulated=True, timeout_s=0.05)
         with pytest.raises(errors.CloudUnavailable, match=r"127\.0\.0\.1:\d+ did not answer in time"):
             light.get(NAME)

@@ -1,14 +1,16 @@
-"""`tpujob forget`: the audited way out, open only where a proof cannot be had."""
+"""`tpujob forget`, open only where a proof cannot be had, and the commands with a ledger of another version."""
 
 import json
 import sqlite3
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.engine.runtime.locks import FileLocks
 from tests.cli_fixture import Tpujob
+from tests.ledgers import NEWER, as_of, dump, execute
 from tests.waiting import until
 
 ZONE = "us-central1-a"
@@ -129,3 +131,85 @@ def test_a_deletion_that_another_process_has_been_at_for_too_long_is_loud_in_sta
         other.unlock(lease_id)
     assert shown.returncode == 75
     assert "NOT VERIFIED GONE" in shown.stderr and "another process is still deleting it" in shown.stderr
+
+
+OVER = "update lease set hold_until = created_at, deadline = created_at where handle = 'alice'"
+
+
+@pytest.fixture
+def filled(tpujob: Tpujob) -> Path:
+    """With a run that is over and a slice that is open."""
+    tpujob.job(f"name: hello\ncommand: echo hello\ntpu: {{zone: {ZONE}}}\n")
+    assert tpujob("run", "job.yaml").returncode == 0
+    assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
+    return tpujob.own_state / "ledger.sqlite3"
+
+
+@pytest.mark.parametrize("version", [11, 8, 1])
+def test_an_older_ledger_keeps_nobody_from_the_slices_that_are_billed(
+    tpujob: Tpujob, filled: Path, version: int
+) -> None:
+    as_of(filled, version)
+    said = tpujob("status")
+    assert said.returncode == 0 and "alice\t" in said.stdout and "until" in said.stdout, said.text
+    assert "hello\tsucceeded" in tpujob("list").stdout and tpujob("show", "hello").returncode == 0
+    assert tpujob("gc", "--local").returncode == 0 and len(tpujob.alive()) == 1
+    assert tpujob("down", "alice").returncode == 0 and tpujob.alive() == []
+
+
+def test_what_an_older_ledger_still_owes_is_deleted_by_the_next_command(tpujob: Tpujob, filled: Path) -> None:
+    as_of(filled, 11)
+    execute(filled, OVER)
+    said = tpujob("list")
+    assert said.returncode == 0 and tpujob.alive() == [] and "alice" not in tpujob("status").stdout, said.text
+
+
+def test_a_newer_ledger_is_read_and_nothing_new_is_promised(tpujob: Tpujob, filled: Path) -> None:
+    execute(filled, *NEWER, OVER)
+    before = dump(filled)  # it looks overdue, but has words of the newer one, which alone can say
+    for words in (("status",), ("gc",), ("gc", "--local"), ("list",), ("show", "hello"), ("logs", "hello")):
+        said = tpujob(*words)
+        assert said.returncode == 0 and "newer tpujob, 9.9.9" in said.stderr, said.text
+    assert "alice\t" in tpujob("status").stdout and "hello\tsucceeded" in tpujob("list").stdout
+    with tpujob.creating_nothing():
+        for words in (("run", "job.yaml"), ("submit", "job.yaml"), ("up", "bob", "--zone", ZONE)):
+            said = tpujob(*words)
+            assert said.returncode == 64 and "hint: install tpujob 9.9.9" in said.stderr, said.text
+    said = tpujob("doctor", "--json", env={"XDG_RUNTIME_DIR": ""})
+    checks = {each["name"]: each for each in json.loads(said.stdout)["checks"]}
+    assert said.returncode == 64 and "9.9.9" in checks["state"]["text"] and checks["watchdog"]["live"] is not None
+    assert len(tpujob.alive()) == 1 and dump(filled) == before
+    assert tpujob("down", "alice").returncode == 0 and tpujob.alive() == []
+
+
+@pytest.mark.parametrize("words", [("extend", "alice", "--by", "1h"), ("start", "alice"), ("up", "alice")])
+def test_in_a_newer_ledger_nothing_is_prolonged_or_started_before_it_is_refused(
+    tpujob: Tpujob, filled: Path, words: tuple[str, ...]
+) -> None:
+    assert tpujob("stop", "alice").returncode == 0
+    execute(filled, *NEWER[:3], *NEWER[-2:])
+    before = {name: len(tpujob.requests(f"nodes.{name}")) for name in ("create", "patch", "start")}
+    said = tpujob(*words)
+    assert said.returncode == 64 and "hint: install tpujob 9.9.9" in said.stderr, said.text
+    assert {name: len(tpujob.requests(f"nodes.{name}")) for name in before} == before
+
+
+@pytest.mark.parametrize("words", [("gc", "--local"), ("list",)])
+def test_what_a_newer_ledger_owes_is_deleted_by_the_next_command(
+    tpujob: Tpujob, filled: Path, words: tuple[str, ...]
+) -> None:
+    """Its words are all known: an older tpujob has created it, or could have."""
+    execute(filled, *(line for line in NEWER if "lent" not in line), OVER)
+    said = tpujob(*words)
+    assert said.returncode == 0 and tpujob.alive() == [] and "alice" not in tpujob("status").stdout, said.text
+
+
+def test_a_run_in_a_newer_ledger_is_not_taken_over_and_can_be_canceled(tpujob: Tpujob, filled: Path) -> None:
+    """Who follows it to its end may have to hold the slice for its results, which is a promise."""
+    tpujob.job(f"name: sleeper\ncommand: sleep 600\ntpu: {{zone: {ZONE}}}\n")
+    assert tpujob("submit", "job.yaml").returncode == 0
+    execute(filled, *NEWER[:3], *NEWER[-2:])
+    assert tpujob("attach", "sleeper").returncode == 64
+    said = tpujob("cancel", "sleeper")
+    assert said.returncode == 0 and len(tpujob.alive()) == 1, said.text
+    assert "sleeper\tcanceled" in tpujob("list").stdout

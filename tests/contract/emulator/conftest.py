@@ -1,7 +1,5 @@
 """Other clients with the emulator's endpoint, and nodes for them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import shutil
@@ -26,6 +24,7 @@ from tests.waiting import HANG_S
 
 ZONE = "projects/emulated/locations/us-central1-a"
 UNTIL_DONE = DEFAULT_POLLING.with_delay(initial=0.005, maximum=0.05, multiplier=1.3).with_timeout(HANG_S)
+Create = Callable[..., tpu_v2.Node]
 numbers = count(1)
 
 
@@ -59,7 +58,7 @@ def api(shared_emulator: Emulator) -> tpu_v2.TpuClient:
 
 
 @pytest.fixture
-def create(api: tpu_v2.TpuClient) -> Iterator[Callable[..., tpu_v2.Node]]:
+def create(api: tpu_v2.TpuClient) -> Iterator[Create]:
     """Creates READY nodes with new names, and deletes those that the test leaves."""
     made: list[str] = []
 

@@ -15,8 +15,8 @@ import pytest
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.fleet.fleet import Fleet, FleetStatus
 from orchestrator.remote.ssh.dial import Dialer
+from orchestrator.remote.ssh.fan_out import Patience
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
-from orchestrator.remote.ssh.waves import Patience
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
 
@@ -43,8 +43,7 @@ class Slice:
         workers: Sequence[WorkerAddress] | None = None,
         known_hosts: str = "known_hosts",
         dialer: Dialer | None = None,
-        patience: Patience = ENDLESS,
-        shares_loopback: bool = False,
+        **how: Any,
     ) -> Fleet:
         made = Fleet(
             self.workers if workers is None else workers,
@@ -53,8 +52,7 @@ class Slice:
             known_hosts=self.directory / known_hosts,
             on_notice=self.notices.append,
             dialer=dialer,
-            patience=patience,
-            shares_loopback=shares_loopback,
+            **{"patience": ENDLESS, **how},
         )
         self.fleets.append(made)
         return made
@@ -173,8 +171,11 @@ class Road:
             end.close()
 
 
+MakeRoad = Callable[[WorkerAddress], Road]
+
+
 @pytest.fixture
-def road() -> Iterator[Callable[[WorkerAddress], Road]]:
+def road() -> Iterator[MakeRoad]:
     made: list[Road] = []
 
     def make(worker: WorkerAddress) -> Road:

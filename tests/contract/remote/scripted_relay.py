@@ -15,10 +15,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from orchestrator.remote.iap.frames import SUBPROTOCOL
+from orchestrator.remote.iap.relay_session import SUBPROTOCOL
+from tests.ports import serving
 from tests.waiting import HANG_S
 
 DAY = datetime.timedelta(days=1)
+CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 Play = Callable[["ScriptedRelay", web.WebSocketResponse], Awaitable[None]]
 Before = Callable[["ScriptedRelay", web.Request], Awaitable[web.StreamResponse]]
 
@@ -105,37 +107,24 @@ def scripted(play: Play, tls: ssl.SSLContext | None = None, before: Before | Non
         relay.stop()
 
 
-class Proxy:
-    """An HTTP proxy for CONNECT. Whatever it is asked for, it connects to `port`. `heard`: the heads of the requests."""
+@contextlib.contextmanager
+def proxy(port: int, answer: bytes = CONNECTED) -> Iterator[tuple[str, list[bytes]]]:
+    """A proxy for CONNECT: its address, and the heads of its requests. Whatever it is asked for, it connects to `port`."""
+    heads: list[bytes] = []
 
-    def __init__(self, port: int, answer: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n") -> None:
-        self._port, self._answer = port, answer
-        self.heard: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(near,), daemon=True).start()
-
-    def _serve(self, near: socket.socket) -> None:
-        with contextlib.suppress(OSError), near:
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += near.recv(4096)
-            self.heard.append(head)
-            near.sendall(self._answer)
-            if b" 200 " not in self._answer:
-                return
-            with socket.create_connection(("127.0.0.1", self._port)) as far:
+    def serve(near: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += near.recv(4096)
+        heads.append(head)
+        near.sendall(answer)
+        if answer == CONNECTED:
+            with socket.create_connection(("127.0.0.1", port)) as far:
                 threading.Thread(target=_copy, args=(far, near), daemon=True).start()
                 _copy(near, far)
 
-    def close(self) -> None:
-        self._listener.close()
+    with serving(serve) as own:
+        yield f"127.0.0.1:{own}", heads
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:

@@ -1,7 +1,5 @@
 """The fleet on other ways than an address: through the relay of IAP, and through a command, as a bastion needs one."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -27,15 +25,15 @@ from orchestrator.places.vms.reach import Reach
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh import piped
 from orchestrator.remote.ssh.dial import Direct, Relayed, Took
+from orchestrator.remote.ssh.fan_out import Patience
 from orchestrator.remote.ssh.keys import create_key
 from orchestrator.remote.ssh.piped import Piped
-from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.conftest import Fault
 from tests.contract.remote.fixture import USER, Road, Slice, four, one, until_ended
 from tests.contract.remote.test_remote import request, shipment, started
 from tests.emulator_fixture import Emulator
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
 from tests.unit.places.stub_api import FixedToken
 from tests.waiting import HANG_S, until
 

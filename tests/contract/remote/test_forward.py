@@ -5,14 +5,12 @@ import errno
 import random
 import socket
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.remote.fleet.forward import RESET
-from tests.contract.remote.fixture import Road, Slice, one, road
+from orchestrator.remote.fleet.on_workers import RESET
+from tests.contract.remote.fixture import MakeRoad, Slice, one, road
 from tests.ports import held_port, read_all, serving
 from tests.waiting import HANG_S, until
 
@@ -106,9 +104,7 @@ def test_a_port_where_nothing_listens_is_closed_at_once_and_said_once(one: Slice
                 assert peer.recv(4) == b"here"
 
 
-def test_after_a_cut_open_connections_are_reset_and_new_ones_work(
-    one: Slice, road: Callable[[WorkerAddress], Road]
-) -> None:
+def test_after_a_cut_open_connections_are_reset_and_new_ones_work(one: Slice, road: MakeRoad) -> None:
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "cut_forward_hosts")
     begun = threading.Event()
@@ -132,7 +128,7 @@ def test_after_a_cut_open_connections_are_reset_and_new_ones_work(
 
 @pytest.mark.exhaustive
 def test_a_cut_that_was_not_noticed_costs_the_next_connection_time_alone(
-    one: Slice, road: Callable[[WorkerAddress], Road], monkeypatch: pytest.MonkeyPatch
+    one: Slice, road: MakeRoad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.remote.ssh.connection.HANDSHAKE_S", 5.0)
     way = road(one.workers[0])

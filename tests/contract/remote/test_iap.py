@@ -1,24 +1,35 @@
-"""Tunnels through the emulator's relay: exact bytes whatever is cut, refusals in their own words, and SSH on top."""
+"""Tunnels through the emulator's relay, exact whatever is cut, behind a proxy, and to workers without an address."""
 
 import contextlib
 import gc
 import logging
 import os
 import random
+import shutil
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.emulator.daemon.control import DaemonRefused
 from orchestrator.errors import ConfigError, TunnelRefused, Unreachable
-from orchestrator.remote.iap.dialer import Relay, dial
+from orchestrator.places.vms.reach import Reach
+from orchestrator.remote.iap.dialer import GOOGLE, Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
+from orchestrator.remote.ssh.dial import Direct
+from orchestrator.remote.ssh.piped import Piped
 from tests.contract.conftest import Fault
-from tests.contract.remote.fixture import NODES, USER, Slice, one  # noqa: F401
+from tests.contract.remote.fixture import NODES, USER, Slice, one, slice_of, through_bastion  # noqa: F401
+from tests.contract.remote.scripted_relay import ScriptedRelay, certificate, proxy, scripted
+from tests.contract.remote.scripted_relay import echo as echo_frames
 from tests.emulator_fixture import Emulator
 from tests.ports import echo, held_port, read_all, serving
 from tests.unit.places.stub_api import FixedToken
@@ -215,3 +226,211 @@ def test_many_tunnels_need_one_thread_and_leave_no_descriptor(relay: Relay, inst
 def reconnections(emulator: Emulator) -> list[str]:
     rows = emulator.request("GET", "/_emulator/requests")["requests"]
     return [row["path"] for row in rows if row["path"].startswith("/v4/reconnect")]
+
+
+numbers = count(1)
+
+
+def node(**network: Any) -> dict[str, Any]:
+    shape = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+    return {**shape, "networkConfig": {"network": "default", **network}}
+
+
+HIDDEN = node(enableExternalIps=False)
+
+
+@pytest.fixture(scope="module")
+def hidden(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
+    with slice_of(shared_emulator, "v5litepod-16", tmp_path_factory.mktemp("hidden"), **HIDDEN) as made:
+        yield made
+
+
+def test_the_api_shows_no_external_address(hidden: Slice, shared_emulator: Emulator) -> None:
+    endpoints = shared_emulator.request("GET", f"{NODES}/{hidden.node}")["networkEndpoints"]
+    assert endpoints == [{"ipAddress": "127.0.0.1", "port": 8470}] * 4
+
+
+def test_a_program_of_this_machine_does_not_reach_them(hidden: Slice) -> None:
+    with pytest.raises(Unreachable, match="worker0 to worker3 of 4 could not be reached"):
+        hidden.fleet(dialer=Direct()).connect(0.2)
+
+
+def test_a_machine_in_their_network_reaches_them(hidden: Slice, shared_emulator: Emulator) -> None:
+    inside = tuple(WorkerAddress(w.index, "", w.port, w.host_key, "127.0.0.1") for w in hidden.workers)
+    with shared_emulator.settings(client_inside=True):
+        fleet = hidden.fleet(inside, dialer=Direct(internal=True))
+        fleet.connect(HANG_S)
+        assert fleet.run(3, ["true"]).rc == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_login(
+    shared_emulator: Emulator, tmp_path: Path
+) -> None:
+    with slice_of(shared_emulator, "v5litepod-256", tmp_path, **HIDDEN) as many:
+        fleet = many.fleet(dialer=Piped(through_bastion(shared_emulator, many.key, tmp_path), USER))
+        for _ in range(2):
+            fleet.connect(HANG_S)
+            bastion = shared_emulator.request("GET", "/_emulator/bastion")
+            assert bastion["dropped"] == 0
+            assert bastion["most_starting"] > 1
+            for connection in fleet._connections:
+                connection.shut_socket()
+            until(lambda: not any(connection._connection.is_connected for connection in fleet._connections))
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+def test_a_worker_that_does_not_listen_yet_is_what_openssh_says_of_it_behind_a_bastion(
+    hidden: Slice, tmp_path: Path
+) -> None:
+    with held_port() as port, pytest.raises(Unreachable, match=r"failed: channel 0: .*Connection refused"):
+        booting = replace(hidden.workers[0], port=port)
+        hidden.fleet([booting], dialer=Piped(through_bastion(hidden.emulator, hidden.key, tmp_path), USER)).connect(0.0)
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, tmp_path: Path) -> None:
+    command = through_bastion(hidden.emulator, hidden.key, tmp_path, keys=[])
+    with pytest.raises(Unreachable, match=r"the way to it failed: jump@127\.0\.0\.1: Permission denied"):
+        hidden.fleet(hidden.workers[:1], dialer=Piped(command, USER)).connect(0.0)
+
+
+@pytest.mark.parametrize(("setting", "body", "constraint"), [
+    ("forbid_external_ips", node(enableExternalIps=True), "constraints/compute.vmExternalIpAccess"),
+    ("require_os_login", node(enableExternalIps=False), "constraints/compute.requireOsLogin"),
+])  # fmt: skip
+def test_a_create_that_a_policy_forbids_names_the_constraint(
+    shared_emulator: Emulator, setting: str, body: dict[str, Any], constraint: str
+) -> None:
+    queued = {"tpu": {"nodeSpec": [{"parent": NODES.removeprefix("/v2/").removesuffix("/nodes"), "nodeId": "no"}]}}
+    queued["tpu"]["nodeSpec"][0]["node"] = body  # type: ignore[assignment]
+    with shared_emulator.settings(**{setting: True}):
+        for path, sent in (
+            (f"{NODES}?nodeId=forbidden", body),
+            (f"{NODES.replace('nodes', 'queuedResources')}?queuedResourceId=forbidden", queued),
+        ):
+            with pytest.raises(DaemonRefused, match=constraint) as refused:
+                shared_emulator.request("POST", path, sent)
+            assert refused.value.args
+    assert all("forbidden" not in row["name"] for row in shared_emulator.status()["nodes"])
+
+
+@pytest.mark.parametrize(("setting", "body"), [
+    ("forbid_external_ips", node(enableExternalIps=False)),
+    ("require_os_login", node() | {"metadata": {"enable-oslogin": "TRUE"}}),
+])  # fmt: skip
+def test_a_create_that_a_policy_allows_is_accepted(
+    shared_emulator: Emulator, setting: str, body: dict[str, Any]
+) -> None:
+    name = f"allowed{next(numbers)}"
+    with shared_emulator.settings(**{setting: True}):
+        shared_emulator.request("POST", f"{NODES}?nodeId={name}", body)
+    until(lambda: shared_emulator.request("GET", f"{NODES}/{name}")["state"] == "READY")
+    shared_emulator.request("DELETE", f"{NODES}/{name}")
+
+
+HOST, TOKEN, LOGIN, SECRET = "tunnel.cloudproxy.app", "ya29.the-token", "bWU6czNjcjN0IQ==", "s3cr3t%21"
+TARGET = RelayTarget("p", "us-central1-a", "vm-0")
+Behind = tuple[str, list[bytes], ScriptedRelay]  # the address of a proxy, what it heard, and the relay that it leads to
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "all_proxy", "no_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Iterator[Behind]:
+    """A proxy that leads to a relay with a certificate for Google's host, signed by `ca.pem`."""
+    context, _ = certificate(tmp_path, HOST)
+    with scripted(echo_frames, context) as relay, proxy(relay.port) as (address, heads):
+        yield address, heads, relay
+
+
+def of_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Relay:
+    """Return the relay that a command dials on Google's cloud, with a token of the test's."""
+    monkeypatch.setattr("orchestrator.places.google.credentials.GoogleToken", lambda *_: FixedToken(TOKEN))
+    return Reach(lambda: None, lambda _: tmp_path).relay()
+
+
+@pytest.mark.parametrize("authorities", ["REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_a_tunnel_goes_through_the_proxy_of_the_environment_which_sees_no_token(
+    behind: Behind, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, authorities: str
+) -> None:
+    address, heads, relay = behind
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@{address}")
+    monkeypatch.setenv(authorities, str(tmp_path / "ca.pem"))
+    with dial(of_environment(monkeypatch, tmp_path), TARGET) as tunnel:
+        tunnel.settimeout(HANG_S)
+        tunnel.sendall(b"through the proxy")
+        assert tunnel.recv(64) == b"through the proxy"
+    (asked,) = heads
+    assert asked.startswith(f"CONNECT {HOST}:443 HTTP/1.".encode())
+    assert f"Proxy-Authorization: Basic {LOGIN}".encode() in asked and b"Bearer" not in asked
+    ((path, headers),) = relay.requests
+    assert headers["Authorization"] == f"Bearer {TOKEN}" and path.startswith("/v4/connect?project=p&")
+    assert "Proxy-Authorization" not in headers
+    assert not any(secret in caplog.text for secret in (TOKEN, LOGIN, SECRET, "s3cr3t"))
+
+
+@pytest.mark.parametrize("answer", ["407 Proxy Authentication Required", "403 Forbidden", "502 Bad Gateway"])
+def test_a_proxy_that_refuses_is_named_without_its_login(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with proxy(0, f"HTTP/1.1 {answer}\r\n\r\n".encode()) as (address, _):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@{address}")
+        with pytest.raises(Unreachable) as error:
+            dial(of_environment(monkeypatch, tmp_path), TARGET)
+    assert f"the proxy {address} answers {answer[:3]} (HTTPS_PROXY)" in error.value.message
+    assert not any(secret in shown(error.value, caplog) for secret in (TOKEN, LOGIN, SECRET, "s3cr3t"))
+
+
+def test_a_certificate_that_is_not_trusted_ends_before_the_token_leaves(
+    behind: Behind, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address, _, relay = behind
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{address}")
+    with pytest.raises(Unreachable, match=r"certificate.*REQUESTS_CA_BUNDLE") as error:
+        dial(of_environment(monkeypatch, tmp_path), TARGET)
+    assert relay.requests == [] and TOKEN not in shown(error.value, caplog)
+
+
+@pytest.mark.parametrize(
+    "url", ["socks5://me:s3cr3t@127.0.0.1:1", "https://me:s3cr3t@127.0.0.1:1", "http://me:s3cr3t@"]
+)
+def test_a_proxy_of_another_kind_is_refused_without_its_login(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", url)
+    with pytest.raises(Exception, match="of an unsupported kind") as error:
+        of_environment(monkeypatch, tmp_path)
+    assert "s3cr3t" not in shown(error.value, caplog)
+
+
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
+@pytest.mark.parametrize("value", [HOST, ".cloudproxy.app", "*"])
+def test_no_proxy_leaves_the_relay_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    assert of_environment(monkeypatch, tmp_path).proxy == "http://proxy.example:3128"
+    monkeypatch.setenv(name, value)
+    assert of_environment(monkeypatch, tmp_path).proxy is None
+
+
+def test_without_variables_there_is_no_proxy_and_googles_relay_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = of_environment(monkeypatch, tmp_path)
+    assert (found.url, found.proxy) == (GOOGLE, None)
+
+
+def test_a_proxys_login_is_not_part_of_what_a_relay_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@proxy.example:3128")
+    assert "s3cr3t" not in repr(of_environment(monkeypatch, tmp_path))

@@ -1,7 +1,5 @@
 """The fleet against real SSH servers: the emulated workers."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import hashlib
@@ -20,19 +18,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.ssh import agent
-from orchestrator.remote.ssh.fan_out import FanOutAbandoned
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Patience
 from orchestrator.remote.ssh.openssh import ssh_argv
-from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
-from tests.contract.remote.fixture import Road, Slice, four, one, road, until_ended
+from tests.contract.remote.fixture import MakeRoad, Road, Slice, four, one, road, until_ended
 from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
@@ -97,9 +93,7 @@ def test_a_job_on_four_workers_from_its_code_to_its_artifacts(four: Slice, tmp_p
 
 
 @pytest.mark.ci
-def test_a_log_and_metrics_cut_at_random_moments_arrive_whole(
-    one: Slice, road: Callable[[WorkerAddress], Road]
-) -> None:
+def test_a_log_and_metrics_cut_at_random_moments_arrive_whole(one: Slice, road: MakeRoad) -> None:
     """400 lines of each, the connection cut every few of them: the local copy is byte for byte the remote file."""
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "cut_hosts")
@@ -149,7 +143,7 @@ def test_the_metrics_of_worker_0_arrive_while_the_job_runs(four: Slice) -> None:
     assert metrics.of == {0: b'{"step": 1}\n{"step": 2}\n'} and log.of == {}, "an incomplete line never comes"
 
 
-def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: MakeRoad) -> None:
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "gone_hosts")
     started(fleet, request("gone", "sleep 3600"))
@@ -220,38 +214,28 @@ def test_a_worker_that_holds_up_a_step_is_named_while_it_does(four: Slice) -> No
 def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:
     with held_port() as port:
         fleet = one.fleet([replace(one.workers[0], port=port)], "late_hosts")
-        result: list[object] = []
-        waiting = threading.Thread(target=lambda: result.append(fleet.connect(HANG_S)))
-        waiting.start()
-        time.sleep(0.3)
-        assert not result
-        way = Road(one.workers[0], port)
-        waiting.join(HANG_S)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(fleet.connect, HANG_S)
+            time.sleep(0.3)
+            assert not waiting.done()
+            way = Road(one.workers[0], port)
+            waiting.result(HANG_S)
         way.close()
-    assert result
 
 
 @pytest.mark.parametrize("silence", ["running", "black hole"])
-def test_cancel_ends_every_wait(one: Slice, road: Callable[[WorkerAddress], Road], silence: str) -> None:
+def test_cancel_ends_every_wait(one: Slice, road: MakeRoad, silence: str) -> None:
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], f"cancel_{silence}")
     fleet.connect(HANG_S)
     if silence == "black hole":
         way.blocked.set()
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            fleet.run(0, ["sleep", "3600"], timeout_s=3600)
-        except FanOutAbandoned as error:
-            errors.append(error)
-
-    caller = threading.Thread(target=call)
-    caller.start()
-    time.sleep(0.3)
-    fleet.cancel()
-    caller.join(HANG_S)
-    assert errors
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        call = pool.submit(fleet.run, 0, ["sleep", "3600"], timeout_s=3600)
+        time.sleep(0.3)
+        fleet.cancel()
+        with pytest.raises(FanOutAbandoned):
+            call.result(HANG_S)
     with pytest.raises(FanOutAbandoned):
         fleet.connect(5)
 
@@ -280,7 +264,7 @@ def test_wait_returns_early_when_something_changes_and_in_time_when_nothing_does
 
 
 def test_a_cut_connection_goes_on_with_the_byte_after_the_last_one_that_arrived(
-    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
+    one: Slice, road: MakeRoad, tmp_path: Path
 ) -> None:
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "push_hosts")
@@ -460,9 +444,7 @@ def test_what_lies_beside_the_artifacts_comes_once_within_its_bounds_and_the_res
     assert {file.path for file in late.files} == {"artifacts/a", "work/own"} and len(late.left) == 6, "no more time"
 
 
-def test_a_cut_in_the_middle_costs_one_file_at_most(
-    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
-) -> None:
+def test_a_cut_in_the_middle_costs_one_file_at_most(one: Slice, road: MakeRoad, tmp_path: Path) -> None:
     made(one.fleet(), "severed", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "cut_hosts")
@@ -477,7 +459,7 @@ def test_a_cut_in_the_middle_costs_one_file_at_most(
 
 
 def test_a_worker_of_which_nothing_comes_is_given_up_and_what_came_is_there(
-    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: Slice, road: MakeRoad, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.remote.transfer.collection.STALL_S", 2.0)
     monkeypatch.setattr("orchestrator.remote.ssh.connection.HANDSHAKE_S", 1.0)
@@ -547,9 +529,7 @@ def test_a_worker_without_a_published_key_is_pinned_by_ssh_as_by_a_fleet(one: Sl
     assert len(one.notices) == before
 
 
-def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(
-    one: Slice, road: Callable[[WorkerAddress], Road]
-) -> None:
+def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(one: Slice, road: MakeRoad) -> None:
     """A call costs a login shell: starting and following is one. A cut of it changes nothing."""
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "start_hosts")
@@ -599,7 +579,7 @@ def test_closed_fleets_leave_no_open_socket(one: Slice) -> None:
 
 @pytest.mark.ci
 def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
-    one: Slice, road: Callable[[WorkerAddress], Road], monkeypatch: pytest.MonkeyPatch
+    one: Slice, road: MakeRoad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reset, no end: as when a laptop changes its network. The worker's heartbeat is what is missing."""
     monkeypatch.setattr("orchestrator.remote.fleet.follow.SILENCE_S", 2.5)
@@ -687,7 +667,7 @@ def test_beats_and_other_calls_do_not_disturb_each_other(alone: Slice) -> None:
     until_new_beat(alone)
 
 
-def test_beats_go_on_over_a_new_connection(alone: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+def test_beats_go_on_over_a_new_connection(alone: Slice, road: MakeRoad) -> None:
     way = road(alone.workers[0])
     fleet = alone.fleet([way.worker], "beat_hosts")
     fleet.send_heartbeats(0.05)
@@ -698,9 +678,7 @@ def test_beats_go_on_over_a_new_connection(alone: Slice, road: Callable[[WorkerA
         assert way.connections >= connections
 
 
-def test_the_end_of_the_agent_alone_does_not_cost_the_connection(
-    alone: Slice, road: Callable[[WorkerAddress], Road]
-) -> None:
+def test_the_end_of_the_agent_alone_does_not_cost_the_connection(alone: Slice, road: MakeRoad) -> None:
     way = road(alone.workers[0])
     fleet = alone.fleet([way.worker], "agent_hosts")
     fleet.send_heartbeats(0.05)

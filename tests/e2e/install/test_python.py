@@ -1,13 +1,16 @@
-"""What a job installs lands on its worker, never in tpujob's own environment; and what it finds there."""
+"""The Python of the workers: 3.10 as in today's images, what a job installs there, and when it is installed anew."""
 
-import importlib.util
+import os
+from pathlib import Path
 
+import certifi
+import psutil
 import pytest
 
 from tests.cli_fixture import Cli, Tpujob
+from tests.programs_fixture import HAS_TORCH, needs_torch
 from tests.wheels import wheel
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 HEAD = "name: mine\ntpu: {zone: us-central1-a}\n"
 INSTALL = "pip install --no-index --find-links wheels --upgrade --disable-pip-version-check"
 LOOKS_FOR_TORCH = "python -c 'import importlib.util as u; print(u.find_spec(\"torch\"))'"
@@ -43,7 +46,7 @@ def test_a_setup_installs_where_its_job_finds_it(tpujob: Tpujob, train: bool) ->
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not HAS_TORCH, reason="needs the `local` extra")
+@needs_torch
 def test_commands_find_no_torch_unless_the_emulator_lends_it_and_says_so(tpujob: Tpujob) -> None:
     job = tpujob.job(f"{HEAD}command: {LOOKS_FOR_TORCH}\n")
     done = tpujob("run", job)
@@ -58,3 +61,86 @@ def test_commands_find_no_torch_unless_the_emulator_lends_it_and_says_so(tpujob:
     assert "torch is lent" in tpujob("emulator", "env").stderr
     assert "lent" not in tpujob("emulator", "up", "--no-lend-torch").stderr
     assert "worker0 | None" in tpujob("run", job).stdout
+
+
+JOB = """
+name: older
+tpu: {zone: us-central1-a}
+code: code
+command: |
+  cat shipped
+  python3 -c 'import sys; print("on", *sys.version_info[:2])'
+  echo result > "$TPUJOB_ARTIFACTS/result.txt"
+"""
+
+
+def watchdogs(worker: Path) -> list[str]:
+    """The programs in which this worker's watchdog runs."""
+    script = str(worker.resolve() / "watchdog" / "watchdog.py")
+    found = [process.info for process in psutil.process_iter(["cmdline", "exe"])]
+    return [each["exe"] for each in found if script in (each["cmdline"] or []) and "python" in str(each["exe"])]
+
+
+def test_a_run_on_python_3_10_has_its_artifacts_while_its_watchdog_watches(tpujob: Tpujob, python310: str) -> None:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "shipped").write_text("as it was\n")
+    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
+    (node,) = tpujob.alive()
+    assert tpujob("stop", "alice").returncode == 0
+    (worker,) = [
+        path.parent
+        for path in tpujob.emulator_directory.glob("vms/*/worker0/startup-script")
+        if node.rpartition("/")[2] in path.read_text()
+    ]
+    python3 = worker / "python" / "bin" / "python3"
+    python3.unlink()
+    python3.write_text(f'#!/bin/sh\nexec {python310} "$@"\n')
+    python3.chmod(0o755)
+    up = tpujob("up", "alice")
+    assert up.returncode == 0, up.text
+    done = tpujob("run", tpujob.job(JOB))
+    assert done.returncode == 0, done.text
+    assert "worker0 | as it was\nworker0 | on 3 10\n" in done.stdout and "alice is kept until" in done.stdout
+    (artifact,) = tpujob.directory.glob("runs/older-*/worker0/artifacts/result.txt")
+    assert artifact.read_text() == "result\n"
+    assert f"exec {python310}" in python3.read_text(), "the worker kept it"
+    assert watchdogs(worker) == [os.path.realpath(python310)]
+    assert tpujob("down", "alice").returncode == 0
+    assert tpujob.alive() == []
+
+
+ALPHA = """
+tpu: {{zone: us-central1-a}}
+requirements: requirements.txt
+env: {{PIP_NO_INDEX: 1, PIP_FIND_LINKS: {wheels}}}
+setup: pip --version
+command: python -c "import alpha, sys; print('alpha', alpha.__version__, 'in', sys.prefix)"; echo trusts $REQUESTS_CA_BUNDLE
+limits: {{max_duration: 6m}}
+"""
+
+
+@pytest.mark.ci
+def test_requirements_are_installed_once_on_a_held_slice_and_again_when_they_change(cli: Cli) -> None:
+    wheels = cli.directory / "the wheels"
+    wheel(wheels, "alpha")
+    text = ALPHA.format(wheels=f"file://{wheels}".replace(" ", "%20"))
+    listed = cli.directory / "requirements.txt"
+    listed.write_text("alpha\n")
+    job = cli.job(text)
+    cli.env["REQUESTS_CA_BUNDLE"] = certifi.where()
+    assert cli("up", "--zone", "us-central1-a").returncode == 0
+    first = cli("run", job)
+    assert first.returncode == 0, first.text
+    assert "requirements.txt: 1 package in " in first.stdout and "worker0 | alpha 0.0.1 in " in first.stdout
+    assert f"trusts {certifi.where()}\n" in first.stdout, "as this machine does, from which the worker connects"
+    again = cli("run", job)
+    assert "requirements.txt: 1 package, is there already" in again.stdout and "alpha 0.0.1 in" in again.stdout
+    wheel(wheels, "alpha", "2.0")
+    listed.write_text("alpha==2.0\n")
+    changed = cli("run", job)
+    assert "requirements.txt: 1 package in " in changed.stdout and "alpha 2.0 in" in changed.stdout, changed.text
+    listed.write_text("alpha\nnosuch\n")
+    failed = cli("run", job)
+    assert failed.returncode == 1, failed.text
+    assert "setup    requirements.txt cannot be installed: " in failed.stdout and "nosuch" in failed.stdout
+    assert "the setup failed on worker0 with code 1" in failed.text

@@ -30,8 +30,7 @@ def _one_node(w: World, kind: str, **parameters: Any) -> None:
     done = w.do("run", w.short_job)
     assert done.code() == 0, done.err
     assert len(w.requests("nodes.create")) == 2 and w.lived() == 1
-    w.check_bound("C0", w.job_ended_at, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", w.job_ended_at, w.bounds.command())
 
 
 @row("12", "the create's operation outlasts the client", provision_s=4)
@@ -45,8 +44,7 @@ def _killed_before_it_is_ready(w: World, in_s: float) -> None:
     died_at = w.crash("Sleep:1:before", "run", w.short_job)
     w.until_no_process()
     assert w.lived() == 1
-    w.check_bound(f"C1, ready in {in_s} s", died_at, w.bounds.guardian(ready_in_s=in_s))
-    assert w.states() == {"gone"}
+    w.check_released(f"C1, ready in {in_s} s", died_at, w.bounds.guardian(ready_in_s=in_s))
 
 
 @row("13a", "the create is visible only after a while: absence now proves nothing", provision_s=2)
@@ -70,8 +68,7 @@ def delete_dropped(w: World) -> None:
     until(lambda: w.states() == {"creating"}, "its create call was answered")
     pressed_at = command.interrupt()
     assert command.code() == 130, command.err
-    w.check_bound("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
-    assert w.states() == {"gone"}
+    w.check_released("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
 
 
 @row(
@@ -100,8 +97,7 @@ def leaves_a_node(w: World) -> None:
     done = w.do("run", w.short_job)
     assert done.code() == 69 and "no capacity" in done.err
     assert w.lived() == 1
-    w.check_bound("C0", 0.0, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", 0.0, w.bounds.command())
 
 
 @row("57", "the next zone is asked, and the create in the first one takes effect late")
@@ -117,8 +113,9 @@ def late_in_the_first_zone(w: World) -> None:
     )
     assert done.code() == 0, done.err
     assert "us-east1-b   no capacity (released: absent)" in done.err
-    w.check_bound("C0", w.job_ended_at, w.bounds.command())  # `check_history` checks that there were never two at once
-    assert w.states() == {"gone"}
+    w.check_released(
+        "C0", w.job_ended_at, w.bounds.command()
+    )  # `check_history` checks that there were never two at once
 
 
 @row("58", "three of four slices of a multislice job come up", limit=ONE_NODE)

@@ -29,8 +29,7 @@ def during_create(w: World) -> None:
     command.process.kill()
     died_at = time.time()
     w.until_no_process()
-    w.check_bound("C1", died_at, w.bounds.guardian())
-    assert w.states() == {"gone"}
+    w.check_released("C1", died_at, w.bounds.guardian())
 
 
 @row("4a", "kill -9 while the slice is CREATING", provision_s=600)
@@ -67,8 +66,7 @@ def during_delete(w: World) -> None:
 def before_gone(w: World) -> None:
     died_at = w.crash("ListSlices:2:after", "run", w.short_job)
     w.until_no_process()
-    w.check_bound("nothing is left to bill", died_at, 0.0)
-    assert w.states() == {"gone"}
+    w.check_released("nothing is left to bill", died_at, 0.0)
 
 
 def _setting_up(w: World) -> Command:
@@ -82,8 +80,7 @@ def _setting_up(w: World) -> Command:
 def _killed(w: World, died_at: float) -> None:
     """Only the command is dead, and no other command is typed."""
     w.until_no_process()
-    w.check_bound("C1", died_at, w.bounds.guardian())
-    assert w.states() == {"gone"}
+    w.check_released("C1", died_at, w.bounds.guardian())
     assert w.do("status").code() == 0
 
 
@@ -105,8 +102,7 @@ def timer(w: World) -> None:
     w.started()
     died_at = w.power_cut()
     assert w.do("gc", "--local").code() == 0
-    w.check_bound("C2, a timer of at most 5 min", died_at, w.bounds.guardian())
-    assert w.states() == {"gone"}
+    w.check_released("C2, a timer of at most 5 min", died_at, w.bounds.guardian())
 
 
 @row("7a", "the machine dies while the slice is CREATING", speed=100, provision_s=10)
@@ -158,8 +154,7 @@ def returns_early(w: World) -> None:
     w.power_cut()
     back_at = time.time()
     assert w.do("list").code() == 0
-    w.check_bound("C1 from the return on", back_at, w.bounds.guardian())
-    assert w.states() == {"gone"}
+    w.check_released("C1 from the return on", back_at, w.bounds.guardian())
 
 
 @row("7c", "the machine dies while the job runs")

@@ -32,8 +32,7 @@ def _first_delete(w: World, kind: str, **parameters: Any) -> None:
 def _succeeds(w: World, what: str, **bound: Any) -> None:
     done = w.do("run", w.short_job)
     assert done.code() == 0, done.err
-    w.check_bound(what, w.job_ended_at, w.bounds.command(**bound))
-    assert w.states() == {"gone"}
+    w.check_released(what, w.job_ended_at, w.bounds.command(**bound))
 
 
 @row("20", "the delete is accepted, and its operation fails three times", delete_s=0.5)
@@ -56,8 +55,7 @@ def refused(w: World) -> None:
     w.until_alive("CREATING")
     pressed_at = command.interrupt()
     assert command.code() == 130, command.err
-    w.check_bound("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
-    assert w.states() == {"gone"}
+    w.check_released("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
 
 
 @row("23a", "the API forgets operations")
@@ -72,28 +70,17 @@ def idle_operation(w: World) -> None:
     _succeeds(w, "C0, 2 deletes fail", failed=2)
 
 
-@row("24", "the list names the zone as unreachable")
-def unreachable(w: World) -> None:
-    assert "unreachable" in _unproven(w, "unreachable", "nodes.list").err
-    _proven_later(w)
+for number, title, said, kind, operation, more in (
+    ("24", "the list names the zone as unreachable", "unreachable", "unreachable", "nodes.list", {}),
+    ("25a", "the second page of the list is a 500", "list failed", "page_error", "nodes.list", {}),
+    ("25b", "the list names the same next page for ever", "does not end", "page_loop", "nodes.list", {}),
+    ("26", "a 403 where the slice was", "get failed", "status", "nodes.get", {"caller": "client", "status": 403}),
+):
 
-
-@row("25a", "the second page of the list is a 500")
-def page_error(w: World) -> None:
-    assert "list failed" in _unproven(w, "page_error", "nodes.list").err
-    _proven_later(w)
-
-
-@row("25b", "the list names the same next page for ever")
-def page_loop(w: World) -> None:
-    assert "does not end" in _unproven(w, "page_loop", "nodes.list").err
-    _proven_later(w)
-
-
-@row("26", "a 403 where the slice was")
-def forbidden(w: World) -> None:
-    assert "get failed" in _unproven(w, "status", "nodes.get", caller="client", status=403).err
-    _proven_later(w)
+    @row(number, title)
+    def unproven(w: World, said: str = said, fault: Any = (kind, operation), more: dict[str, Any] = more) -> None:
+        assert said in _unproven(w, *fault, **more).err
+        _proven_later(w)
 
 
 def _unproven(w: World, kind: str, operation: str, **parameters: Any) -> Command:
@@ -174,5 +161,4 @@ def _api_out(w: World, kind: str, seconds: float, **parameters: Any) -> None:
     pressed_at = time.time()
     command.interrupt()
     assert command.code() == 130, command.err
-    w.check_bound(f"C5, out for {seconds:.0f} s", pressed_at, w.bounds.outage(seconds))
-    assert w.states() == {"gone"}
+    w.check_released(f"C5, out for {seconds:.0f} s", pressed_at, w.bounds.outage(seconds))

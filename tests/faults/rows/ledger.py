@@ -124,8 +124,7 @@ def canceled(w: World) -> None:
     cancel = w.do("cancel", "work")
     assert cancel.code() == 0, cancel.err
     assert run.code() == 71 and "canceled by `tpujob cancel`" in run.err, run.err
-    w.check_bound("C0", asked_at, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", asked_at, w.bounds.command())
     assert w.do("cancel", "work").code() == 0
 
 

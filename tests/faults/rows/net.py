@@ -37,8 +37,7 @@ def _outage_survived(w: World, caller: str) -> None:
     w.finish()
     assert run.code() == 0, run.err
     assert w.first_delete_at() >= w.job_ended_at and w.lived() == 1
-    w.check_bound("C0", w.job_ended_at, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", w.job_ended_at, w.bounds.command())
 
 
 @row("39a", "SSH is dead for longer than the TTL, the API lives")
@@ -49,8 +48,7 @@ def ssh_dead(w: World) -> None:
     cut_at = time.time()
     w.release_slot()
     assert run.code() == 71, run.err
-    w.check_bound("C4", cut_at, w.bounds.watchdog())
-    assert w.states() == {"gone"}
+    w.check_released("C4", cut_at, w.bounds.watchdog())
 
 
 @row("39b", "SSH is dead for less than the TTL, and comes back")
@@ -65,8 +63,7 @@ def ssh_back(w: World) -> None:
     w.until_answered("vm", LOOKS)  # without a heartbeat since then, the slice would be deleted
     w.finish()
     assert run.code() == 0, run.err
-    w.check_bound("C0", w.job_ended_at, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", w.job_ended_at, w.bounds.command())
 
 
 @row("40a", "the laptop sleeps with an attached run")
@@ -95,8 +92,7 @@ def vanishes(w: World) -> None:
     w.admin("POST", f"nodes/{w.until_alive()}:vanish", {})
     at = time.time()
     assert run.code() == 71 and "deleted by another client" in run.err, run.err
-    w.check_bound("it is gone already", at, w.bounds.absent_s)
-    assert w.states() == {"gone"}
+    w.check_released("it is gone already", at, w.bounds.absent_s)
 
 
 @row("56", "only the command is stopped for long")
@@ -142,7 +138,7 @@ def collect_hangs(w: World) -> None:
 @row("59b", "the disk is full for the results, the machine dies, and they are never collected", speed=90)
 def results_never_collected(w: World) -> None:
     """The hold is in the labels: the watchdog ends it, and not before its time."""
-    run = w.do("run", w.short_job, patched={"orchestrator.remote.transfer.disk_space:RESERVED_BYTES": 1 << 60})
+    run = w.do("run", w.short_job, patched={"orchestrator.remote.transfer.places:RESERVED_BYTES": 1 << 60})
     assert run.code() == 65 and "RESULTS NOT COLLECTED" in run.err, run.err
     w.power_cut()
     held_until = float(w.leases()[-1]["hold_until"])

@@ -95,8 +95,7 @@ def stdout_closed(w: World) -> None:
     assert os.read(reader, 1)
     os.close(reader)
     assert run.code() in (0, 141), run.err
-    w.check_bound("C0", w.job_ended_at, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", w.job_ended_at, w.bounds.command())
 
 
 @row("54b", "the terminal is closed")
@@ -139,8 +138,7 @@ def sighup(w: World) -> None:
     run = w.started()
     sent_at = run.interrupt(signal.SIGHUP)
     assert run.code() == 129, run.err
-    w.check_bound("C0", sent_at, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", sent_at, w.bounds.command())
 
 
 @row("55", "Ctrl-C three times during the teardown")
@@ -156,6 +154,5 @@ def three_times(w: World) -> None:
     back_at = time.time()
     w.admin("DELETE", "faults")
     w.until_no_process()
-    w.check_bound("C1, from the end of the outage on", back_at, w.bounds.guardian() + w.bounds.seconds("retry"))
-    assert w.states() == {"gone"}
+    w.check_released("C1, from the end of the outage on", back_at, w.bounds.guardian() + w.bounds.seconds("retry"))
     assert json.loads(w.do("status", "--json").out)["slices"] == []

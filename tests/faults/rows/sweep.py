@@ -73,7 +73,6 @@ def left(w: World) -> None:
 def _gone(w: World, died_at: float) -> None:
     """Only the command is dead, and no other command is typed. The sweep is not taken for one that goes on."""
     w.until_no_process()
-    w.check_bound("C1", died_at, w.bounds.guardian())
-    assert w.states() == {"gone"}
+    w.check_released("C1", died_at, w.bounds.guardian())
     status = w.do("status", "--json")
     assert status.code() == 0 and json.loads(status.out)["sweeps"] == []

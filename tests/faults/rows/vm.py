@@ -72,8 +72,7 @@ def never_boots_attached(w: World) -> None:
     run.until_stderr("not armed")
     w.finish()
     assert run.code() == 0, run.err
-    w.check_bound("C0", w.job_ended_at, w.bounds.command())
-    assert w.states() == {"gone"}
+    w.check_released("C0", w.job_ended_at, w.bounds.command())
 
 
 @row("32", "the job kills the watchdog")
@@ -166,8 +165,7 @@ def preempted(w: World) -> None:
     w.admin("POST", f"nodes/{w.until_alive()}:preempt", {})
     at = time.time()
     assert run.code() == 71 and "preempted" in run.err, run.err
-    w.check_bound("C0 once it was noticed, within 15 s", at, w.bounds.command() + 15)
-    assert w.states() == {"gone"}
+    w.check_released("C0 once it was noticed, within 15 s", at, w.bounds.command() + 15)
 
 
 for state in ("TERMINATED", "REPAIRING"):
@@ -179,8 +177,7 @@ for state in ("TERMINATED", "REPAIRING"):
         w.admin("POST", f"nodes/{w.until_alive()}:put", {"state": state})
         at = time.time()
         assert run.code() == 71, run.err
-        w.check_bound("C0 once it was noticed, within 25 s", at, w.bounds.command() + 25)
-        assert w.states() == {"gone"}
+        w.check_released("C0 once it was noticed, within 25 s", at, w.bounds.command() + 25)
 
 
 for state in ("UNKNOWN", "HIDDEN"):
@@ -194,5 +191,4 @@ for state in ("UNKNOWN", "HIDDEN"):
         w.until_answered("client", 3)  # the command has looked at the node
         w.finish()
         assert run.code() == 0, run.err
-        w.check_bound("C0", w.job_ended_at, w.bounds.command())
-        assert w.states() == {"gone"}
+        w.check_released("C0", w.job_ended_at, w.bounds.command())

@@ -1,4 +1,4 @@
-"""What test_torch_tpu.py installs as `torch_tpu`: as strict as version 0.2.0, and it lets the CPU do the work.
+"""What test_gpu.py installs as `torch_tpu`: as strict as version 0.2.0, and it lets the CPU do the work.
 
 Each demand is one that the real package makes, by its own Python (`_internal/distributed/distributed.py`,
 `_internal/utils/hardware.py`, `_internal/device/_device_module.py`), by its libraries' messages, or by what others saw on a

@@ -24,9 +24,9 @@ from orchestrator.core.text import names
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.engine.effects.base import Lock, Report
 from orchestrator.engine.leases import obligations
-from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.leases.release import release_all
+from orchestrator.engine.leases.standing import record_cancel
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.runtime.interpreter import Interpreter
 from orchestrator.engine.runtime.locks import FileLocks

@@ -31,11 +31,11 @@ from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing
 from orchestrator.places.traits import Traits
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.port import Crew
-from orchestrator.remote.fleet.steps import FleetStatus, Sink
+from orchestrator.remote.fleet.port import Crew, FleetStatus, Sink
 from orchestrator.remote.ssh.fan_out import Wakeup
-from orchestrator.remote.transfer.collect import Collector, CollectRequest
+from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.collection import Collection
+from orchestrator.remote.transfer.collector import Collector
 
 TRAITS = Traits("toy", ("toy",), "cell", reached="cell", billed=True, made_with_job=True)
 CAN = api.Capabilities(visible_within_s=0.0, settles_within_s=0.0)

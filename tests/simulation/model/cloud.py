@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.model import policies
+from orchestrator.emulator.model import reach
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Settings
 from orchestrator.emulator.model.records import OperationRecord as Record
-from orchestrator.emulator.wire.queue_request import parse_queued
+from orchestrator.emulator.wire.requests import parse_queued
 from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, Vanished, WrongState
 from orchestrator.places.google.error_translation import NotFound, http_error, operation_error
 from orchestrator.places.tpu.api.client import queued_request
@@ -179,7 +179,7 @@ class FakeCloud:
         """Return how a policy refuses the request; None: it does not."""
         name = request.name
         try:
-            policies.check(spec, name.project, name.zone, name.node, self.state.settings)
+            reach.check(spec, name.project, name.zone, name.node, self.state.settings)
         except ApiError as refusal:
             return refusal
         return None
@@ -234,7 +234,7 @@ class FakeCloud:
         row = self.state.queue.rows.get(full)
         if row is not None:
             self.world.oracle.delete_arrived(row, caller, process)
-            outcome.effect = self.world.faults.request_delete_effect()
+            outcome.effect = self.world.faults.request_delete_effect(row)
         try:
             operation = self.state.queue.delete(
                 full, force=force, api_version="v2", now=self.timeline.now, effect=outcome.effect

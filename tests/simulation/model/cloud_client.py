@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.emulator.faults.fault import NoReply
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, RevokeLogin
 from orchestrator.errors import CloudError, CloudUnavailable, ExternalAddressRefused, OsLoginRequired, Vanished
 from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of
@@ -111,6 +111,8 @@ class CloudClient:
     # -- the Cloud protocol, at the API -------------------------------------------------------------------------------
 
     def create(self, request: SliceRequest) -> Operation:
+        if (refusal := self.cloud.world.plan.refusing.get(request.name.zone)) is not None:
+            raise refusal
         return (self.cloud.create if request.queue is None else self.cloud.ask)(request, self._outcome)
 
     def get(self, name: SliceName) -> SliceView | None:

@@ -12,8 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AlreadyExists, WrongState
-from orchestrator.places.gke.api.errors import NotFound
-from orchestrator.places.gke.api.kube_api import Rows
+from orchestrator.places.gke.api.kube_api import NotFound, Rows
 from tests.simulation.model.faults import FaultPlan
 from tests.simulation.model.jobsets import LATE, MAX_EXEC, NAMESPACE, SHUTDOWN, JobSet, Owned, Pod
 

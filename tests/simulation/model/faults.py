@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.faults.kinds import CREATES, KINDS
-from orchestrator.emulator.model.records import Node
+from orchestrator.emulator.model.records import Node, QueuedResource
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ class FaultPlan:
     forbidden: dict[str, list[Window]] = field(default_factory=dict)  # edge → 403: credentials revoked
     # the cloud
     create_effects: list[Fault] = field(default_factory=list)  # for the first creates, in order
+    refusing: dict[str, CloudError] = field(default_factory=dict)  # zone → the reply to each create there
     lost_creates: int = 0  # that many creates have their effect, and their replies get lost
     lost_patches: int = 0
     delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes, in order
+    stuck: set[str] = field(default_factory=set)  # nodes of which every delete is accepted and comes to nothing
     patch_effects: list[Fault] = field(default_factory=list)
     while_creating: Fault | None = None  # what happens to deletes of a node in CREATING
     request_delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes of queued requests
@@ -252,12 +254,16 @@ class FaultInjector:
     def delete_effect(self, node: Node) -> Fault | None:
         """Return the fault of a delete that has arrived: it depends on the state of the node."""
         plan = self.plan
+        if node.node_id in plan.stuck:
+            return _DROPPED
         if plan.while_creating is not None and node.state == "CREATING":
             return plan.while_creating
         self.deletes += 1
         return plan.delete_effects[self.deletes - 1] if self.deletes <= len(plan.delete_effects) else None
 
-    def request_delete_effect(self) -> Fault | None:
+    def request_delete_effect(self, row: QueuedResource) -> Fault | None:
+        if row.queue_id in self.plan.stuck:
+            return _DROPPED
         self.request_deletes += 1
         effects = self.plan.request_delete_effects
         return effects[self.request_deletes - 1] if self.request_deletes <= len(effects) else None
@@ -270,4 +276,5 @@ class FaultInjector:
 
 
 _UNREACHABLE = cloud_fault("unreachable", "nodes.list")
+_DROPPED = cloud_fault("delete_dropped", "nodes.delete", hidden=False)
 _GONE = cloud_fault("operation_gone", "operations.get")

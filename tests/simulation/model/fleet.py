@@ -1,4 +1,4 @@
-"""SSH from the client machine to the workers of a node, with the surface of `remote.fleet.fleet.Fleet` that effects use."""
+"""The workers of a job as a process reaches them; SSH to those of a node, as `remote.fleet.fleet.Fleet` does it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.saved_state import SavedState
+from orchestrator.core.lease.run_and_attempt import SavedState
 from orchestrator.engine.effects.workers import (
     Connect,
     KeepSave,
@@ -33,50 +33,84 @@ STOP_TIMEOUT_S = 40.0
 SAVE_S = 2.0
 
 
-class SimFleet:
-    """SSH to all workers of a node, with the methods of `remote.fleet.fleet.Fleet` that effects call."""
+class SimCrew:
+    """The workers of a job as one process reaches them, with the methods of a fleet that effects call."""
 
-    def __init__(self, process: Process, vm: NodeVms) -> None:
-        self.process, self.vm, self.world = process, vm, process.world
-        self.machine = process.machine
+    def __init__(self, process: Process) -> None:
+        self.process, self.world, self.machine = process, process.world, process.machine
         self.disconnected = False
-        self.phase = ""
-        self.last_state: tuple[int, int] = (0, 0)
         self.reached_at = self.world.timeline.now
-        self.restored_s = 0.0  # time of the job that an earlier attempt did and saved
-        self._sending = False
-        self._sent = 0
         process.fleets.append(self)
-        self.world.fleets.append(self)
-        self.world.oracle.connection_made(self)
-
-    # -- durations -----------------------------------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, process: Process, effect: Any, token: int) -> None:
         """Start the effect, and answer the process at the right time."""
         kind, timeline = type(effect), process.timeline
         if kind is Connect:
-            deadline = timeline.now + effect.deadline_s
-            timeline.after(LOCAL_S, cls._try_connect, process, effect, token, deadline)
-            return
-        if kind is WaitForCollection:
+            timeline.after(LOCAL_S, cls._try_connect, process, effect, token, timeline.now + effect.deadline_s)
+        elif kind is WaitForCollection:
             effect.collection.advance(process, token, timeline.now + effect.timeout_s)
-            return
-        if kind is StopCollection:
-            process.answer_later(LOCAL_S, token, effect.collection.stop(), None)
-            return
-        if kind is KeepSave:
-            process.answer_later(LOCAL_S, token, effect.perform(process), None)
-            return
-        fleet: SimFleet = effect.fleet
-        if kind is WaitForWorkers:
-            fleet._watch(token, effect, timeline.now + effect.timeout_s)
-        elif kind in (StopPhase, Push, RestoreWork) or (fleet.cut() and kind is not StartSave):
-            last_s = 0.5 if kind is StopPhase else 0.2
-            fleet._when_reachable(token, effect, timeline.now + STOP_TIMEOUT_S, last_s)
+        elif kind is StopCollection:
+            process.answer_later(LOCAL_S, token, effect.collection.stop(effect.why), None)
+        elif kind is KeepSave:
+            timeline.after(LOCAL_S, process._perform_and_answer, token, effect)
         else:
-            timeline.after(LOCAL_S, fleet._do, token, effect)
+            effect.fleet._begin(token, effect)
+
+    @classmethod
+    def _try_connect(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
+        raise NotImplementedError
+
+    def _begin(self, token: int, effect: Any) -> None:
+        raise NotImplementedError
+
+    def _do(self, token: int, effect: Any) -> None:
+        try:
+            self.process.answered(token, effect.perform(self.process), None)
+        except Exception as error:
+            self.process.answered(token, None, error)
+
+    def cut(self) -> bool:
+        raise NotImplementedError
+
+    def attach(self, attempt: str, phase: str) -> None:
+        pass
+
+    def follow(self, sink: object, metrics: object = None) -> None:
+        pass
+
+    def collect(self, order: object) -> SimCollection:
+        return SimCollection(self)
+
+    def cancel(self) -> None:
+        self.disconnected = True
+
+
+class SimFleet(SimCrew):
+    """SSH to all workers of a node."""
+
+    def __init__(self, process: Process, vm: NodeVms) -> None:
+        super().__init__(process)
+        self.vm = vm
+        self.phase = ""
+        self.last_state: tuple[int, int] = (0, 0)
+        self.restored_s = 0.0  # time of the job that an earlier attempt did and saved
+        self._sending = False
+        self._sent = 0
+        self.world.fleets.append(self)
+        self.world.oracle.connection_made(self)
+
+    # -- durations -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, token: int, effect: Any) -> None:
+        kind, timeline = type(effect), self.world.timeline
+        if kind is WaitForWorkers:
+            self._watch(token, effect, timeline.now + effect.timeout_s)
+        elif kind in (StopPhase, Push, RestoreWork) or (self.cut() and kind is not StartSave):
+            last_s = 0.5 if kind is StopPhase else 0.2
+            self._when_reachable(token, effect, timeline.now + STOP_TIMEOUT_S, last_s)
+        else:
+            timeline.after(LOCAL_S, self._do, token, effect)
 
     @classmethod
     def _try_connect(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
@@ -118,12 +152,6 @@ class SimFleet:
             self.world.timeline.after(LOCAL_S, self._do, token, effect)
         else:
             self.world.timeline.at(min(deadline, min(news) + LOCAL_S), self._do, token, effect)
-
-    def _do(self, token: int, effect: Any) -> None:
-        try:
-            self.process.answered(token, effect.perform(self.process), None)
-        except Unreachable as error:
-            self.process.answered(token, None, error)
 
     # -- methods of Fleet ----------------------------------------------------------------------------------------------
 
@@ -168,9 +196,6 @@ class SimFleet:
             if (there := worker.jobs.get(request.phase)) is None or there.attempt != request.attempt:
                 worker.jobs[request.phase] = Job(now, now + lasts_s, request.rc, attempt=request.attempt)
 
-    def follow(self, sink: object, metrics: object = None) -> None:
-        pass
-
     def _state(self) -> tuple[int, int]:
         now = self.world.timeline.now
         jobs = [worker.jobs[self.phase] for worker in self.vm.workers if self.phase in worker.jobs]
@@ -181,7 +206,8 @@ class SimFleet:
         if not self.cut():
             self.reached_at, self.last_state = now, self._state()
         ended, failed = self.last_state
-        rc = next((w.jobs[self.phase].rc for w in self.vm.workers if self.phase in w.jobs and w.jobs[self.phase].rc), 1)
+        jobs = [worker.jobs[self.phase] for worker in self.vm.workers if self.phase in worker.jobs]
+        rc = next((job.rc for job in sorted(jobs, key=lambda job: job.ends_at) if job.rc), 1)
         return SimStatus(
             failed > 0,
             ended == len(self.vm.workers),
@@ -205,12 +231,6 @@ class SimFleet:
 
     def push_each(self, shipments: Sequence[SimSaved | None], progress: object) -> None:
         self.restored_s = max((saved.done_s for saved in shipments if saved is not None), default=0.0)
-
-    def collect(self, order: object) -> SimCollection:
-        return SimCollection(self)
-
-    def cancel(self) -> None:
-        self.disconnected = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +315,9 @@ class SimCollection:
         self.left_s = self.world.collect_s
         self.seen_at = self.moved_at = self.world.timeline.now
 
-    def stop(self) -> SimCollectResult:
+    def stop(self, why: str) -> SimCollectResult:
         self.world.oracle.results_left_behind(self.fleet.vm)
-        return SimCollectResult(("(the rest)",))
+        return SimCollectResult((f"(the rest): {why}",))
 
     def _ended(self, process: Process, token: int, *waiting: str) -> None:
         if waiting:
@@ -327,11 +347,11 @@ class SimSave(SimCollection):
 
     def __init__(self, fleet: SimFleet) -> None:
         super().__init__(fleet)
-        self.left_s = min(self.left_s, SAVE_S)
+        self.left_s = min(self.left_s, SAVE_S) if self.world.save_s is None else self.world.save_s
         self.done_s = fleet.done_s()
 
-    def stop(self) -> SimCollectResult:
-        return SimCollectResult(("(the rest)",))
+    def stop(self, why: str) -> SimCollectResult:
+        return SimCollectResult((f"(the rest): {why}",))
 
     def _ended(self, process: Process, token: int, *waiting: str) -> None:
         process.answered(token, SimProgress(SimCollectResult(waiting, done_s=self.done_s)), None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.emulator.faults.fault import NoReply
 from orchestrator.emulator.model.records import Node
 from orchestrator.errors import AuthError
 from orchestrator.vm import watchdog

@@ -9,15 +9,15 @@ from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled
-from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
+from orchestrator.ledger.clocks import Anchor
 from orchestrator.ledger.file import LedgerUnavailable
 
 Heard = Callable[[LeaseEvent, Lease | None, Lease], None]
 
 
 class InMemoryLedger:
-    """A LedgerPort. It calls `on_change` with every committed change of a lease: the event, the lease before and after."""
+    """A `Ledger` in memory. It calls `on_change` with each committed change of a lease: event, lease before, lease after."""
 
     def __init__(self, heard: Heard | None = None) -> None:
         self.leases: dict[str, Lease] = {}

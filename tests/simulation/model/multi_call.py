@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.active_faults import NoReply
-from orchestrator.emulator.wire import node_json
-from orchestrator.emulator.wire.queue_json import operation_json, queued_json
+from orchestrator.emulator.faults.fault import NoReply
+from orchestrator.emulator.wire import replies
+from orchestrator.emulator.wire.replies import operation_json, queued_json
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
 from orchestrator.errors import CloudError, CloudUnavailable
 from orchestrator.places.tpu.api.calls import ApiCalls, ApiReply
@@ -144,7 +144,7 @@ def reply_json(
     name = request.get("name", "")
     match call:
         case "get_node":
-            return node_json.node_json(cloud.node(name), "v2")
+            return replies.node_json(cloud.node(name), "v2")
         case "get_queued_resource":
             return queued_json(cloud.look().queue.row(name), "v2")
         case "delete_node":
@@ -156,7 +156,7 @@ def reply_json(
     state = cloud.look()
     if call == "list_nodes":
         nodes, silent = state.listed(project, zone, outcome.effect)
-        return {"nodes": [node_json.node_json(node, "v2") for node in nodes], "unreachable": silent}
+        return {"nodes": [replies.node_json(node, "v2") for node in nodes], "unreachable": silent}
     silent = state.unreachable(zone, outcome.effect)
     rows = state.queue.listed(project, zone, silent)
     return {"queuedResources": [queued_json(row, "v2") for row in rows], "unreachable": silent}

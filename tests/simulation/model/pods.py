@@ -5,48 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.engine.effects.workers import Connect, StopCollection, StopPhase, WaitForCollection, WaitForWorkers
+from orchestrator.engine.effects.workers import Connect, StopPhase, WaitForWorkers
 from orchestrator.errors import Unreachable
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.steps import FleetStatus
-from tests.simulation.model.fleet import LOCAL_S, SimCollection
+from orchestrator.remote.fleet.port import FleetStatus
+from tests.simulation.model.fleet import LOCAL_S, SimCrew
 from tests.simulation.model.jobsets import LATE, JobSet, Pod
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process
 
 
-class SimPods:
-    """The methods of `places.gke.pods.fleet.PodFleet` that effects call."""
+class SimPods(SimCrew):
+    """The pods of `places.gke.pods.fleet.PodFleet`."""
 
     vm = None  # there is none
 
     def __init__(self, process: Process, jobset: JobSet, workers: tuple[WorkerAddress, ...]) -> None:
-        self.process, self.jobset, self.world, self.workers = process, jobset, process.world, workers
-        self.machine = process.machine
-        self.disconnected = False
-        self.reached_at = self.world.timeline.now
+        super().__init__(process)
+        self.jobset, self.workers = jobset, workers
         hosts = {each.host for each in workers}
         self.pods = [pod for pod in jobset.pods if pod.name in hosts]
         self._ends: dict[int, WorkerStatus] = {}
-        process.fleets.append(self)  # type: ignore[arg-type]
 
-    @classmethod
-    def begin(cls, process: Process, effect: Any, token: int) -> None:
-        kind, timeline = type(effect), process.timeline
-        if kind is Connect:
-            timeline.after(LOCAL_S, cls._try_connect, process, effect, token, timeline.now + effect.deadline_s)
-        elif kind is WaitForCollection:
-            effect.collection.advance(process, token, timeline.now + effect.timeout_s)
-        elif kind is StopCollection:
-            process.answer_later(LOCAL_S, token, effect.collection.stop(), None)
-        elif kind is WaitForWorkers:
-            fleet: SimPods = effect.fleet
-            before = fleet.statuses()
-            wait_s = LOCAL_S if any(each.failed for each in before) and effect.timeout_s else effect.timeout_s
-            timeline.after(max(wait_s, LOCAL_S), fleet._do, token, effect)
-        else:
-            timeline.after(10.0 if kind is StopPhase else LOCAL_S, effect.fleet._do, token, effect)
+    def _begin(self, token: int, effect: Any) -> None:
+        wait_s = 10.0 if type(effect) is StopPhase else LOCAL_S
+        if type(effect) is WaitForWorkers:
+            known = effect.timeout_s and any(each.failed for each in self.statuses())
+            wait_s = LOCAL_S if known else max(effect.timeout_s, LOCAL_S)
+        self.world.timeline.after(wait_s, self._do, token, effect)
 
     @classmethod
     def _try_connect(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
@@ -60,9 +47,6 @@ class SimPods:
         else:
             process.timeline.after(1.0, cls._try_connect, process, effect, token, deadline)
 
-    def _do(self, token: int, effect: Any) -> None:
-        self.process.answered(token, effect.perform(self.process), None)
-
     def cut(self) -> bool:
         return self.world.faults.is_cut("api", self.machine.edge)
 
@@ -71,20 +55,8 @@ class SimPods:
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
         pass
 
-    def attach(self, attempt: str, phase: str) -> None:
-        pass
-
-    def follow(self, sink: object, metrics: object = None) -> None:
-        pass
-
     def stop(self, grace_s: float) -> None:
         pass
-
-    def cancel(self) -> None:
-        self.disconnected = True
-
-    def collect(self, order: object) -> SimCollection:
-        return SimCollection(self)  # type: ignore[arg-type]
 
     def wait(self, timeout_s: float) -> FleetStatus:
         return FleetStatus(self.statuses())

@@ -16,13 +16,13 @@ from orchestrator.engine.effects.base import Now, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.guardian import loop
 from orchestrator.engine.runtime.interpreter import Abandoned
-from orchestrator.errors import CloudError, Interrupted, TpujobError
+from orchestrator.errors import CloudError, Interrupted
 from orchestrator.ledger.clocks import Clocks
 from tests.simulation.model.cloud_client import CALLS
 from tests.simulation.model.ledger import InMemoryLedger
 
 if TYPE_CHECKING:
-    from tests.simulation.model.fleet import SimFleet
+    from tests.simulation.model.fleet import SimCrew
     from tests.simulation.model.guardian import Guardian
     from tests.simulation.model.machine import Machine
 
@@ -47,7 +47,7 @@ class Process:
         on_exit: Callable[[Process], None] | None = None,
     ) -> None:
         self.machine, self.name, self.role, self.program = machine, name, role, program
-        self.world = machine.world
+        self.world, self.reach = machine.world, self
         self.timeline = machine.world.timeline
         self.on_exit = on_exit
         self.alive, self.frozen = True, False
@@ -61,7 +61,7 @@ class Process:
         self.guardian: Guardian | None = None  # of a guardian loop: its guardian
         self.locks = ProcessLocks(machine, self)
         self.cloud = machine.world.client(self)
-        self.fleets: list[SimFleet] = []
+        self.fleets: list[SimCrew] = []
         self.calls = 0  # calls to the API
         self.shielded = False
         self.pending: Interrupted | None = None
@@ -265,7 +265,7 @@ class Process:
             return
         try:
             self.answered(token, effect.perform(self), None)
-        except TpujobError as failure:
+        except Exception as failure:
             self.answered(token, None, failure)
 
     def answer_later(self, delay_s: float, token: Token, answer: Any, error: BaseException | None) -> None:

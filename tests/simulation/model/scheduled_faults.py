@@ -54,6 +54,13 @@ def crash(world: World, what: str, process: Process | None) -> None:
         if process is not None:
             process.signal(2)
         return
+    if what.endswith("cancel"):
+        from tests.simulation.scenarios.commands import type_cancel
+
+        if what == "cli+cancel" and process is not None:
+            process.kill()
+        type_cancel(world)
+        return
     guardian = world.laptop.guardian_of(process) if process is not None else None
     if what != "cli":
         all_of_them = what == "machine" or process is None or process.role != "cli"

@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 from orchestrator.core.lease.access import NO_WISH
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.timings import Timings, emulated
+from orchestrator.core.lease.cloud_api import Capabilities, Timings, emulated
+from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.emulator.model.records import Settings
-from orchestrator.emulator.supply.supply import Capacity, ClosedQueue, Quota
+from orchestrator.emulator.supply import Capacity, ClosedQueue, Quota
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.engine.slices.up_and_down import UpOutcome
 from orchestrator.errors import TpujobError
@@ -99,6 +99,7 @@ class World:
         self.slices = 1  # slices that one command asks for at once
         self.queues = False  # whether any slice is queued
         self.boot_s, self.collect_s = 2.0, 1.0
+        self.save_s: float | None = None  # how long a copy of the work takes; None: as long as the results, 2 s at most
         self.no_room_until = 0.0  # until then the laptop has no disk space for results
         self.gc_every_s: float | None = None
         self.timer_s: float | None = None
@@ -286,6 +287,10 @@ class World:
         if isinstance(result, UpOutcome) and result.error is None and result.lease is not None:
             stays = result.lease.id
         mine = [lease_id for lease_id in claim.lease_ids if lease_id != stays]
+        if isinstance(result, Outcome) and not result.detached:
+            said = {each.state for each in process.ledger.attempts.values() if each.run_id == result.run.id}
+            if (AttemptState.CANCELED in said) is not (result.state is AttemptState.CANCELED):
+                self.violated(Invariant.HONEST_EXIT_CODE, f"{process.name} ends as {result.state}, its run {said}")
         if code == 75 and process.error is None:
             ledger = process.ledger.leases
             if all(lease_id not in ledger or not ledger[lease_id].open for lease_id in claim.lease_ids):

@@ -12,11 +12,11 @@ from orchestrator.core.lease.lease import Settled
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases import obligations, recover, release
 from orchestrator.errors import AuthError, CloudError
-from orchestrator.run import finish
+from orchestrator.run import finish, restart
 from orchestrator.run import program as run
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import NO_LAYER
-from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, replaces, scenario
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
 
@@ -96,81 +96,63 @@ def permission_revoked() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("an accepted delete counts as done (dstack)", "worlds")
-def accepted_delete_is_done() -> Iterator[None]:
-    async def one_pass(self: Any, capabilities: Any) -> Verdict:
-        await self._delete(await Now())
-        return Verdict(gone=self._deleted_at is not None)
-
-    with patch.object(release._Teardown, "one_pass", one_pass):
-        yield
+@replaces(release._Teardown, "one_pass", "worlds")
+async def accepted_delete_is_done(_: Any, self: Any, capabilities: Any) -> Verdict:
+    """An accepted delete counts as done (dstack)."""
+    await self._delete(await Now())
+    return Verdict(gone=self._deleted_at is not None)
 
 
-@mutant("a 404 counts as gone while a create may still land (dstack)", "deaths")
-def one_404_is_gone() -> Iterator[None]:
-    def judge(lease: Any, evidence: Any, now: float, capabilities: Any) -> Verdict:
-        return Verdict(gone=evidence.view is None)
-
-    with patch.object(absence, "judge", judge):
-        yield
+@replaces(absence, "judge", "deaths")
+def one_404_is_gone(_: Any, lease: Any, evidence: Any, now: float, capabilities: Any) -> Verdict:
+    """A 404 counts as gone while a create may still land (dstack)."""
+    return Verdict(gone=evidence.view is None)
 
 
-@mutant("the proof does not wait for creates to settle", "deaths")
-def unsettled_create_ignored() -> Iterator[None]:
-    with patch.object(absence, "settles_at", lambda *_, **__: None):
-        yield
+@mutant("deaths")
+def unsettled_create_ignored() -> Any:
+    """The proof does not wait for creates to settle."""
+    return patch.object(absence, "settles_at", lambda *_, **__: None)
 
 
-@mutant("a successful create counts as settled before its node is visible", "create_seen_late")
-def invisible_create_settled() -> Iterator[None]:
-    settled = absence.settles_at
-    with patch.object(absence, "settles_at", lambda *a, **k: settled(*a, **{**k, "seen": True})):
-        yield
+@replaces(absence, "settles_at", "create_seen_late")
+def invisible_create_settled(real: Any, *args: Any, **named: Any) -> Any:
+    """A successful create counts as settled before its node is visible."""
+    return real(*args, **{**named, "seen": True})
 
 
-@mutant("get and list are asked before the create has settled", "deaths")
-def stale_proof() -> Iterator[None]:
-    async def one_pass(self: Any, capabilities: Any) -> Verdict:
-        now = await Now()
+@replaces(release._Teardown, "one_pass", "deaths")
+async def stale_proof(_: Any, self: Any, capabilities: Any) -> Verdict:
+    """Get and list are asked before the create has settled."""
+    now = await Now()
+    view = await self._ask(release.Get(self.lease.name))
+    if view is not None and not isinstance(view, release.CloudError) and await self._should_delete(view, now):
+        await self._delete(now)
         view = await self._ask(release.Get(self.lease.name))
-        if view is not None and not isinstance(view, release.CloudError) and await self._should_delete(view, now):
-            await self._delete(now)
-            view = await self._ask(release.Get(self.lease.name))
-        listing = await self._ask(release.ListSlices(*release._place(self.lease))) if view is None else None
-        creates = await self._creates() if view is None else ()
-        evidence = release.Evidence(view, listing, creates, self._seen)
-        return absence.judge(self.lease, evidence, await Now(), capabilities)
-
-    with patch.object(release._Teardown, "one_pass", one_pass):
-        yield
+    listing = await self._ask(release.ListSlices(*release._place(self.lease))) if view is None else None
+    creates = await self._creates() if view is None else ()
+    evidence = release.Evidence(view, listing, creates, self._seen)
+    return absence.judge(self.lease, evidence, await Now(), capabilities)
 
 
-@mutant("a partial list of operations counts as complete", "create_operation_unlisted")
-def partial_operations_complete() -> Iterator[None]:
-    async def creates(self: Any) -> Any:
-        if self.lease.sends == 1 and self.lease.operation is not None:
-            return await whole(self)
-        listing = await self._ask(release.ListOperations(*release._place(self.lease)))
-        return listing if isinstance(listing, CloudError) else tuple(filter(self._is_our_create, listing.rows))
-
-    whole = release._Teardown._creates
-    with patch.object(release._Teardown, "_creates", creates):
-        yield
+@replaces(release._Teardown, "_creates", "create_operation_unlisted")
+async def partial_operations_complete(whole: Any, self: Any) -> Any:
+    """A partial list of operations counts as complete."""
+    if self.lease.sends == 1 and self.lease.operation is not None:
+        return await whole(self)
+    listing = await self._ask(release.ListOperations(*release._place(self.lease)))
+    return listing if isinstance(listing, CloudError) else tuple(filter(self._is_our_create, listing.rows))
 
 
-@mutant("an operation with an unknown verb does not count as a create", "create_with_unknown_verb")
-def unknown_verb_ignored() -> Iterator[None]:
-    ours = release._Teardown._is_our_create
-
-    def known(self: Any, operation: Any) -> bool:
-        return operation.verb == CREATE and ours(self, operation)
-
-    with patch.object(release._Teardown, "_is_our_create", known):
-        yield
+@replaces(release._Teardown, "_is_our_create", "create_with_unknown_verb")
+def unknown_verb_ignored(ours: Any, self: Any, operation: Any) -> bool:
+    """An operation with an unknown verb does not count as a create."""
+    return operation.verb == CREATE and ours(self, operation)
 
 
-@mutant("the proof does not look again after the create has settled", "create_lands_between_replies")
+@mutant("create_lands_between_replies")
 def single_look() -> Iterator[None]:
+    """The proof does not look again after the create has settled."""
     ask, note = release._Teardown._ask, release.try_record
     settled: set[Any] = set()
 
@@ -189,14 +171,15 @@ def single_look() -> Iterator[None]:
         yield
 
 
-@mutant("a delete under way is never sent again", "stalled_delete")
-def stalled_delete_not_repeated() -> Iterator[None]:
-    with patch.object(release, "DELETE_AGAIN_S", float("inf")):
-        yield
+@mutant("stalled_delete")
+def stalled_delete_not_repeated() -> Any:
+    """A delete under way is never sent again."""
+    return patch.object(release, "DELETE_AGAIN_S", float("inf"))
 
 
-@mutant('403 is read as "not there" (SkyPilot, tpuz)', "worlds", "command_only")
+@mutant("worlds", "command_only")
 def forbidden_is_gone() -> Iterator[None]:
+    """403 is read as "not there" (SkyPilot, tpuz)."""
     ask = release._Teardown._ask
 
     async def asked(self: Any, question: Any) -> Any:
@@ -213,41 +196,35 @@ def forbidden_is_gone() -> Iterator[None]:
         yield
 
 
-@mutant("a delete is sent once, and the failure of its operation is never read", "failing_deletes")
-def failed_delete_not_repeated() -> Iterator[None]:
-    async def should_delete(self: Any, view: Any, now: float) -> bool:
-        return bool(self._deleted_at is None)
-
-    with patch.object(release._Teardown, "_should_delete", should_delete):
-        yield
+@replaces(release._Teardown, "_should_delete", "failing_deletes")
+async def failed_delete_not_repeated(_: Any, self: Any, view: Any, now: float) -> bool:
+    """A delete is sent once, and the failure of its operation is never read."""
+    return bool(self._deleted_at is None)
 
 
-@mutant("the teardown gives up after a time and records the slice as gone (dstack: 15 minutes)", "permission_revoked")
-def gives_up_as_gone() -> Iterator[None]:
-    real = release.release_all
-
-    async def release_all(owed: Any, capabilities: Any, *, budget_s: float) -> Any:
-        results = await real(owed, capabilities, budget_s=budget_s)
-        for released in results:
-            if not released.gone:
-                await release.try_record(release.Gone(released.lease.id, await Now(), evidence="gave up"))
-        return [replace(released, gone=True) for released in results]
-
-    with patch.object(obligations, "release_all", release_all), patch.object(recover, "release_all", release_all):
-        yield
+@replaces(obligations, "release_all", "permission_revoked", also=recover)
+async def gives_up_as_gone(real: Any, owed: Any, capabilities: Any, *, budget_s: float) -> Any:
+    """The teardown gives up after a time and records the slice as gone (dstack: 15 minutes)."""
+    results = await real(owed, capabilities, budget_s=budget_s)
+    for released in results:
+        if not released.gone:
+            await release.try_record(release.Gone(released.lease.id, await Now(), evidence="gave up"))
+    return [replace(released, gone=True) for released in results]
 
 
-@mutant("the command exits after the first failed look", "command_only")
-def leaves_early() -> Iterator[None]:
-    with patch.object(obligations, "RELEASE_S", 0.0):
-        yield
+@mutant("command_only")
+def leaves_early() -> Any:
+    """The command exits after the first failed look."""
+    return patch.object(obligations, "RELEASE_S", 0.0)
 
 
-@mutant("a second signal interrupts the teardown", "command_only")
+@mutant("command_only")
 def second_signal_interrupts() -> Iterator[None]:
+    """A second signal interrupts the teardown."""
     with (
         patch.object(release, "Shield", NoEffect),
         patch.object(run, "Shield", NoEffect),
+        patch.object(restart, "Shield", NoEffect),
         patch.object(finish, "Shield", NoEffect),
     ):
         yield

@@ -9,11 +9,11 @@ from orchestrator.core.lease import absence, claim_labels
 from orchestrator.core.lease.lease import Lease, Mode, Purpose
 from orchestrator.engine.effects.base import ReadLease
 from orchestrator.engine.leases import recover, release, renewal
-from orchestrator.engine.provision import race
+from orchestrator.engine.provision import candidate_search
 from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.vms import stay
-from orchestrator.run import finish
+from orchestrator.run import finish, restart
 from orchestrator.run import program as run
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, RACE_ZONES, WATCHDOG_ONLY, ZONES
@@ -27,6 +27,7 @@ from tests.simulation.mutants.registry import (
     no_op,
     one,
     power_cut,
+    replaces,
     scenario,
     succeeds,
 )
@@ -131,57 +132,48 @@ def dies_before_held() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("the deletes of the losers of a race are sent once and counted as done", "loser_whose_delete_fails")
-def losers_deleted_once() -> Iterator[None]:
-    real = race._Race.finish
-
-    async def finish(self: Any, seen: Any, took_s: float) -> Any:
-        winner = await real(self, seen, took_s)
-        self.owed.losers = []
-        return winner
-
-    with patch.object(race._Race, "finish", finish):
-        yield
+@replaces(candidate_search._Race, "finish", "loser_whose_delete_fails")
+async def losers_deleted_once(real: Any, self: Any, seen: Any, took_s: float) -> Any:
+    """The deletes of the losers of a race are sent once and counted as done."""
+    winner = await real(self, seen, took_s)
+    self.owed.losers = []
+    return winner
 
 
-@mutant("the losers of a race are forgotten when the winner is kept or handed over", "loser_when_winner_stays")
-def losers_forgotten() -> Iterator[None]:
-    real = finish.release_owed
-
-    async def let_go(held: Any, capabilities: Any, reason: str) -> None:
-        if held.lease is None:
-            held.losers = []
-        await real(held, capabilities, reason)
-
-    with patch.object(finish, "release_owed", let_go):
-        yield
+@replaces(finish, "release_owed", "loser_when_winner_stays")
+async def losers_forgotten(real: Any, held: Any, capabilities: Any, reason: str) -> None:
+    """The losers of a race are forgotten when the winner is kept or handed over."""
+    if held.lease is None:
+        held.losers = []
+    await real(held, capabilities, reason)
 
 
-@mutant("the losers of a race are not deleted", "loser_whose_delete_fails")
+@mutant("loser_whose_delete_fails")
 def losers_not_deleted() -> Iterator[None]:
+    """The losers of a race are not deleted."""
+
     async def unsent(leases: Any, *, reason: str) -> None:
         return None
 
-    with patch.object(race, "send_deletes", unsent), patch.object(race.LoserRelease, "tick", no_op):
+    with (
+        patch.object(candidate_search, "send_deletes", unsent),
+        patch.object(candidate_search.LoserRelease, "tick", no_op),
+    ):
         yield
 
 
-@mutant("the next attempt asks for a slice before the lost one is proven gone (SkyPilot#1500)", "preempted")
-def restart_before_proof() -> Iterator[None]:
-    real = run.release_owed
-
-    async def let_go(held: Any, capabilities: Any, reason: str) -> None:
-        if held.lease is not None and "preempted" in reason:
-            await release.send_deletes([held.lease], reason=reason)
-            held.lease = None
-        await real(held, capabilities, reason)
-
-    with patch.object(run, "release_owed", let_go):
-        yield
+@replaces(restart, "release_owed", "preempted")
+async def restart_before_proof(real: Any, held: Any, capabilities: Any, reason: str) -> None:
+    """The next attempt asks for a slice before the lost one is proven gone (SkyPilot#1500)."""
+    if held.lease is not None and "preempted" in reason:
+        await release.send_deletes([held.lease], reason=reason)
+        held.lease = None
+    await real(held, capabilities, reason)
 
 
-@mutant("a new attempt reuses the name of the lost slice", "preempted")
+@mutant("preempted")
 def name_reused() -> Iterator[None]:
+    """A new attempt reuses the name of the lost slice."""
     real, drafts = run._attempt, []
 
     async def attempted(job: Any, capabilities: Any, outcome: Any) -> None:
@@ -192,19 +184,15 @@ def name_reused() -> Iterator[None]:
         yield
 
 
-@mutant("a queued resource is deleted without force (spotax)", "waiting_in_queue")
-def delete_without_force() -> Iterator[None]:
-    real = ApiCalls._delete
-
-    def delete(self: Any, call: str, request: Any) -> Any:
-        return real(self, call, {**request, "force": False} if "force" in request else request)
-
-    with patch.object(ApiCalls, "_delete", delete):
-        yield
+@replaces(ApiCalls, "_delete", "waiting_in_queue")
+def delete_without_force(real: Any, self: Any, call: str, request: Any) -> Any:
+    """A queued resource is deleted without force (spotax)."""
+    return real(self, call, {**request, "force": False} if "force" in request else request)
 
 
-@mutant("a queued slice counts as absent when its node is (SkyPilot)", "waiting_in_queue")
+@mutant("waiting_in_queue")
 def node_only_proof() -> Iterator[None]:
+    """A queued slice counts as absent when its node is (SkyPilot)."""
     real = ApiCalls.list
 
     def listed(self: Any, project: str, zone: str, queued: bool = False) -> Any:
@@ -214,69 +202,48 @@ def node_only_proof() -> Iterator[None]:
         yield
 
 
-@mutant("a queued request waits longer than asked for", "waiting_in_queue")
-def request_outlives_wait() -> Iterator[None]:
-    with patch.object(client, "_seconds", lambda seconds: f"{int(seconds) + 3600}s"):
-        yield
+@mutant("waiting_in_queue")
+def request_outlives_wait() -> Any:
+    """A queued request waits longer than asked for."""
+    return patch.object(client, "_seconds", lambda seconds: f"{int(seconds) + 3600}s")
 
 
-@mutant("recovery releases slices one after the other", "killed_in_a_race")
-def recovers_one_by_one() -> Iterator[None]:
-    real = release.release_all
-
-    async def release_all(owed: Any, capabilities: Any, *, budget_s: float) -> Any:
-        return [released for each in owed for released in await real([each], capabilities, budget_s=budget_s)]
-
-    with patch.object(recover, "release_all", release_all):
-        yield
+@replaces(recover, "release_all", "killed_in_a_race")
+async def recovers_one_by_one(real: Any, owed: Any, capabilities: Any, *, budget_s: float) -> Any:
+    """Recovery releases slices one after the other."""
+    return [released for each in owed for released in await real([each], capabilities, budget_s=budget_s)]
 
 
-@mutant("a candidate that was never asked for has to be proven gone", "forbidden_to_read")
-def unasked_needs_proof() -> Iterator[None]:
-    async def written(lease: Any) -> bool:
-        return True
-
-    with patch.object(race, "is_recorded", written):
-        yield
+@replaces(candidate_search, "is_recorded", "forbidden_to_read")
+async def unasked_needs_proof(_: Any, lease: Any) -> bool:
+    """A candidate that was never asked for has to be proven gone."""
+    return True
 
 
-@mutant("a queued request whose create failed counts as absent", "queue_closed")
-def failed_request_is_gone() -> Iterator[None]:
-    settled = absence.settles_at
-
-    def believed(lease: Any, creates: Any, *args: Any, **named: Any) -> Any:
-        failed = isinstance(creates, tuple) and creates and all(operation.error is not None for operation in creates)
-        return None if failed else settled(lease, creates, *args, **named)
-
-    with patch.object(absence, "settles_at", believed):
-        yield
+@replaces(absence, "settles_at", "queue_closed")
+def failed_request_is_gone(settled: Any, lease: Any, creates: Any, *args: Any, **named: Any) -> Any:
+    """A queued request whose create failed counts as absent."""
+    failed = isinstance(creates, tuple) and creates and all(operation.error is not None for operation in creates)
+    return None if failed else settled(lease, creates, *args, **named)
 
 
-@mutant("labels still grant the wait after it is over", "early_out_of_queue")
-def labels_keep_waiting() -> Iterator[None]:
-    real = renewal._claim_labels
-
-    async def said(*args: Any, anew: bool = False) -> Any:
-        return await real(*args)
-
-    with patch.object(renewal, "_claim_labels", said):
-        yield
+@replaces(renewal, "_claim_labels", "early_out_of_queue")
+async def labels_keep_waiting(real: Any, *args: Any, anew: bool = False) -> Any:
+    """Labels still grant the wait after it is over."""
+    return await real(*args)
 
 
-@mutant("the labels of `up` reach to the deadline before the slice is held", "dies_before_held")
-def labels_held_early() -> Iterator[None]:
-    real = claim_labels.claimed_until
-
-    def claimed_until(lease: Any, now: float, timings: Any) -> Any:
-        unheld = lease.ready_at is not None and lease.purpose is Purpose.HOLD and lease.hold_until is None
-        return lease.deadline if unheld else real(lease, now, timings)
-
-    with patch.object(claim_labels, "claimed_until", claimed_until):
-        yield
+@replaces(claim_labels, "claimed_until", "dies_before_held")
+def labels_held_early(real: Any, lease: Any, now: float, timings: Any) -> Any:
+    """The labels of `up` reach to the deadline before the slice is held."""
+    unheld = lease.ready_at is not None and lease.purpose is Purpose.HOLD and lease.hold_until is None
+    return lease.deadline if unheld else real(lease, now, timings)
 
 
-@mutant("the watchdog counts no silence before the slice of `up` is held", "up_and_machine_die")
+@mutant("up_and_machine_die")
 def mode_held_early() -> Iterator[None]:
+    """The watchdog counts no silence before the slice of `up` is held."""
+
     def mode(lease: Any) -> Mode:
         if lease.detached_at is not None:
             return Mode.DETACHED
@@ -286,15 +253,10 @@ def mode_held_early() -> Iterator[None]:
         yield
 
 
-@mutant("an extension is lost with the slice it was made for", "extended_and_preempted")
-def extension_lost() -> Iterator[None]:
-    real = run._count_use
-
-    async def count(job: Any, outcome: Any, lost: Any, lost_at: float) -> None:
-        lease = outcome.lease
-        extended_s = 0.0 if lease is None else (await ReadLease(lease.id)).deadline - lease.deadline
-        await real(job, outcome, lost, lost_at)
-        outcome.used_s += extended_s
-
-    with patch.object(run, "_count_use", count):
-        yield
+@replaces(restart, "_count_use", "extended_and_preempted")
+async def extension_lost(real: Any, job: Any, outcome: Any, lost: Any, lost_at: float) -> None:
+    """An extension is lost with the slice it was made for."""
+    lease = outcome.lease
+    extended_s = 0.0 if lease is None else (await ReadLease(lease.id)).deadline - lease.deadline
+    await real(job, outcome, lost, lost_at)
+    outcome.used_s += extended_s

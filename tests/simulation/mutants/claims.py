@@ -14,7 +14,7 @@ from orchestrator.places.vms import stay
 from orchestrator.run import finish, program
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, NO_LAYER, WATCHDOG_ONLY
-from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, no_op, one, power_cut, scenario
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, no_op, one, power_cut, replaces, scenario
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
@@ -94,26 +94,27 @@ def detached_unarmed() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("an attached run sends no heartbeat", "worlds")
-def no_heartbeat() -> Iterator[None]:
-    with patch.object(program, "SendHeartbeats", NoEffect):
-        yield
+@mutant("worlds")
+def no_heartbeat() -> Any:
+    """An attached run sends no heartbeat."""
+    return patch.object(program, "SendHeartbeats", NoEffect)
 
 
-@mutant("an attached run never renews its label", "long_runs")
-def no_renewal() -> Iterator[None]:
-    with patch.object(renewal.LeaseRenewal, "_renew", no_op):
-        yield
+@mutant("long_runs")
+def no_renewal() -> Any:
+    """An attached run never renews its label."""
+    return patch.object(renewal.LeaseRenewal, "_renew", no_op)
 
 
-@mutant("`--keep` is written to the ledger, not to the labels", "kept")
-def kept_in_ledger_only() -> Iterator[None]:
-    with patch.object(renewal, "_write", no_op):
-        yield
+@mutant("kept")
+def kept_in_ledger_only() -> Any:
+    """`--keep` is written to the ledger, not to the labels."""
+    return patch.object(renewal, "_write", no_op)
 
 
-@mutant("an accepted label update counts as done", "kept_labels_fail")
+@mutant("kept_labels_fail")
 def label_update_believed() -> Iterator[None]:
+    """An accepted label update counts as done."""
     asked: list[bool] = []
 
     def shows(view: Any, said: Any) -> bool:
@@ -124,20 +125,22 @@ def label_update_believed() -> Iterator[None]:
         yield
 
 
-@mutant("an update may shorten a claim", "extended")
-def claim_may_shrink() -> Iterator[None]:
-    with patch.object(claim_labels, "read_claimed_until", lambda said: 0.0):
-        yield
+@mutant("extended")
+def claim_may_shrink() -> Any:
+    """An update may shorten a claim."""
+    return patch.object(claim_labels, "read_claimed_until", lambda said: 0.0)
 
 
-@mutant("heartbeats continue while the release waits for the API", "client_cut_off")
-def heartbeats_during_release() -> Iterator[None]:
-    with patch.object(finish, "Disconnect", NoEffect):
-        yield
+@mutant("client_cut_off")
+def heartbeats_during_release() -> Any:
+    """Heartbeats continue while the release waits for the API."""
+    return patch.object(finish, "Disconnect", NoEffect)
 
 
-@mutant("a detached run starts although its watchdog proved nothing (SkyPilot#5946)", "detached_unarmed")
+@mutant("detached_unarmed")
 def detach_unarmed() -> Iterator[None]:
+    """A detached run starts although its watchdog proved nothing (SkyPilot#5946)."""
+
     async def handed_over(lease: Any, capabilities: Any) -> Any:
         await renewal._write(lease, renewal.apply(lease, renewal.Detached(lease.id, await Now())), capabilities)
         await Record(renewal.Detached(lease.id, await Now()))
@@ -147,65 +150,45 @@ def detach_unarmed() -> Iterator[None]:
         yield
 
 
-@mutant("an extension whose reply was lost is added again", "extended_reply_lost")
-def extended_twice() -> Iterator[None]:
-    real = renewal._write
-
-    async def write(before: Any, wanted: Any, capabilities: Any, **how: Any) -> None:
-        if before.deadline == wanted.deadline:
-            return await real(before, wanted, capabilities, **how)
-        for _ in range(5):
-            found, skew_s = await renewal._listed(wanted)
-            said = await renewal._claim_labels(before, wanted, found, skew_s, capabilities)
-            try:
-                await renewal.SetLabels(wanted.name, {**found.labels, **said})
-            except CloudUnavailable:
-                await renewal.Sleep(1.0)
-            else:
-                return None
-        return None
-
-    with patch.object(renewal, "_write", write):
-        yield
-
-
-@mutant(
-    "whatever follows a detached job uses the limit of the job file, not the extended one", "extended_before_followed"
-)
-def follower_ignores_extension() -> Iterator[None]:
-    real = stay.end_of
-
-    def end_of(lease: Any, began: float, max_duration_s: float) -> Any:
-        return real(lease, began, min(max_duration_s, 30.0))
-
-    with patch.object(stay, "end_of", end_of):
-        yield
-
-
-@mutant("a slice that is released during a hand-over is reported as a bug", "down_at_hand_over")
-def released_during_hand_over() -> Iterator[None]:
-    alone = renewal._exclusively
-
-    async def unfiltered(lease: Any, made: Any) -> Any:
+@replaces(renewal, "_write", "extended_reply_lost")
+async def extended_twice(real: Any, before: Any, wanted: Any, capabilities: Any, **how: Any) -> None:
+    """An extension whose reply was lost is added again."""
+    if before.deadline == wanted.deadline:
+        return await real(before, wanted, capabilities, **how)
+    for _ in range(5):
+        found, skew_s = await renewal._listed(wanted)
+        said = await renewal._claim_labels(before, wanted, found, skew_s, capabilities)
         try:
-            return await alone(lease, made)
-        except Vanished as error:
-            raise (error.__cause__ or error) from None
-
-    with patch.object(renewal, "_exclusively", unfiltered):
-        yield
-
-
-@mutant("two commands update the labels of one slice at once", "extended_at_hand_over")
-def concurrent_label_updates() -> Iterator[None]:
-    with patch.object(renewal, "_exclusively", lambda lease, made: made()):
-        yield
+            await renewal.SetLabels(wanted.name, {**found.labels, **said})
+        except CloudUnavailable:
+            await renewal.Sleep(1.0)
+        else:
+            return None
+    return None
 
 
-@mutant("a release ignores the proof that another process recorded", "proven_by_other_process")
-def other_proof_ignored() -> Iterator[None]:
-    async def unread(lease: Any) -> Any:
-        return replace(lease, state=LeaseState.DOWN)
+@replaces(stay, "end_of", "extended_before_followed")
+def follower_ignores_extension(real: Any, lease: Any, began: float, max_duration_s: float) -> Any:
+    """Whatever follows a detached job uses the limit of the job file, not the extended one."""
+    return real(lease, began, min(max_duration_s, 30.0))
 
-    with patch.object(release, "latest_lease", unread):
-        yield
+
+@replaces(renewal, "_exclusively", "down_at_hand_over")
+async def released_during_hand_over(alone: Any, lease: Any, made: Any) -> Any:
+    """A slice that is released during a hand-over is reported as a bug."""
+    try:
+        return await alone(lease, made)
+    except Vanished as error:
+        raise (error.__cause__ or error) from None
+
+
+@mutant("extended_at_hand_over")
+def concurrent_label_updates() -> Any:
+    """Two commands update the labels of one slice at once."""
+    return patch.object(renewal, "_exclusively", lambda lease, made: made())
+
+
+@replaces(release, "latest_lease", "proven_by_other_process")
+async def other_proof_ignored(_: Any, lease: Any) -> Any:
+    """A release ignores the proof that another process recorded."""
+    return replace(lease, state=LeaseState.DOWN)

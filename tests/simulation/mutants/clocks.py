@@ -1,18 +1,17 @@
 """Clocks: the wall clock of the client is wrong, is set, or differs after a restart."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.core.lease import timekeeping
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases import renewal, server_time
 from orchestrator.engine.provision import acquire
+from orchestrator.ledger import clocks
 from orchestrator.ledger.clocks import Clocks
 from tests.simulation.model.faults import cloud_fault
 from tests.simulation.model.world import GC_ONLY, NO_LAYER
-from tests.simulation.mutants.registry import RUN, Plays, mutant, no_op, one, scenario, succeeds
+from tests.simulation.mutants.registry import RUN, Plays, mutant, no_op, one, replaces, scenario, succeeds
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
@@ -86,49 +85,37 @@ def clock_behind_and_create_hidden() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("times in labels are those of the client's clock", "wrong_clock")
-def client_clock() -> Iterator[None]:
-    async def no_skew(*_: Any, **__: Any) -> float:
-        return 0.0
-
-    with patch.object(renewal, "clock_skew", no_skew), patch.object(acquire, "clock_skew", no_skew):
-        yield
+@replaces(renewal, "clock_skew", "wrong_clock", also=acquire)
+async def client_clock(*_: Any, **__: Any) -> float:
+    """Times in labels are those of the client's clock."""
+    return 0.0
 
 
-@mutant(
-    "the time of the ledger is the wall clock",
-    "clock_set_forward_at_create",
-    "clock_set_in_a_run",
-    "clock_corrected_while_held",
-)
-def ledger_time_is_wall_clock() -> Iterator[None]:
-    with patch.object(Clocks, "now", lambda self, cloud: self._host.wall()):
-        yield
+@mutant("clock_set_forward_at_create", "clock_set_in_a_run", "clock_corrected_while_held")
+def ledger_time_is_wall_clock() -> Any:
+    """The time of the ledger is the wall clock."""
+    return patch.object(Clocks, "now", lambda self, cloud: self._host.wall())
 
 
-@mutant("after a restart the wall clock says how much time has passed", "restarted_with_another_clock")
-def wall_clock_after_restart() -> Iterator[None]:
-    anchored = timekeeping.anchored
-    with patch.object(timekeeping, "anchored", lambda before, leases, **rest: anchored(before, (), **rest)):
-        yield
+@replaces(clocks, "anchored", "restarted_with_another_clock")
+def wall_clock_after_restart(real: Any, before: Any, leases: Any, **rest: Any) -> Any:
+    """After a restart the wall clock says how much time has passed."""
+    return real(before, (), **rest)
 
 
-@mutant("after a restart the server is not asked for the time", "restarted_after_the_hold")
-def server_time_not_asked() -> Iterator[None]:
-    with patch.object(server_time, "ask_time", no_op):
-        yield
+@mutant("restarted_after_the_hold")
+def server_time_not_asked() -> Any:
+    """After a restart the server is not asked for the time."""
+    return patch.object(server_time, "ask_time", no_op)
 
 
-@mutant("a slow reply is read as clock skew", "laptop_asleep_at_create")
-def slow_reply_is_clock_skew() -> Iterator[None]:
-    async def clock_skew(listing: Any, *, asked_at: float, warn: bool = False) -> float:
-        return (listing.server_now or 0.0) - await Now()
-
-    with patch.object(renewal, "clock_skew", clock_skew), patch.object(acquire, "clock_skew", clock_skew):
-        yield
+@replaces(renewal, "clock_skew", "laptop_asleep_at_create", also=acquire)
+async def slow_reply_is_clock_skew(_: Any, listing: Any, **__: Any) -> float:
+    """A slow reply is read as clock skew."""
+    return (listing.server_now or 0.0) - await Now()
 
 
-@mutant("the watchdog starts with times of the client's clock", "clock_behind_and_create_hidden")
-def watchdog_starts_with_client_times() -> Iterator[None]:
-    with patch.object(acquire, "with_claim", lambda script, labels, user: script):
-        yield
+@mutant("clock_behind_and_create_hidden")
+def watchdog_starts_with_client_times() -> Any:
+    """The watchdog starts with times of the client's clock."""
+    return patch.object(acquire, "with_claim", lambda script, labels, user: script)

@@ -9,15 +9,14 @@ from unittest.mock import patch
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceState, SliceView
 from orchestrator.errors import AlreadyExists, CloudUnavailable
-from orchestrator.places.gke import pod_ends, stay
+from orchestrator.places.gke import stay
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
-from orchestrator.places.gke.api.errors import NotFound
-from orchestrator.places.gke.api.kube_api import Rows, path_of
+from orchestrator.places.gke.api.kube_api import NotFound, Rows, path_of
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld
 from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, Layers, Result
-from tests.simulation.mutants.registry import Plays, mutant, power_cut, scenario
+from tests.simulation.mutants.registry import Plays, mutant, power_cut, replaces, scenario
 from tests.simulation.scenarios import clusters
 from tests.simulation.scenarios.clusters import ClusterWorkload
 from tests.simulation.scenarios.random_worlds import Workload
@@ -104,26 +103,24 @@ def away_while_attached() -> Plays:
 # -- mutants: absence ------------------------------------------------------------------------------------------------
 
 
-@mutant("pods of a JobSet that is gone are not looked for", "what_a_jobset_leaves")
-def pods_are_not_looked_for() -> Iterator[None]:
-    real = ClusterCloud._listed
-
-    def blind(self: ClusterCloud, project: str, kind: str, namespace: str, labels: str) -> Rows:
-        found = real(self, project, kind, namespace, labels)
-        return Rows((), found.server_now) if kind in ("jobs", "pods") else found
-
-    with patch.object(ClusterCloud, "_listed", blind):
-        yield
+@replaces(ClusterCloud, "_listed", "what_a_jobset_leaves")
+def pods_are_not_looked_for(
+    real: Any, self: ClusterCloud, project: str, kind: str, namespace: str, labels: str
+) -> Rows:
+    """Pods of a JobSet that is gone are not looked for."""
+    found = real(self, project, kind, namespace, labels)
+    return Rows((), found.server_now) if kind in ("jobs", "pods") else found
 
 
-@mutant("what needs no TPU is not looked for, though it may be", "what_a_jobset_leaves")
-def config_maps_are_not_looked_for() -> Iterator[None]:
-    with patch.object(client, "KINDS", ("jobsets", "jobs", "pods")):
-        yield
+@mutant("what_a_jobset_leaves")
+def config_maps_are_not_looked_for() -> Any:
+    """What needs no TPU is not looked for, though it may be."""
+    return patch.object(client, "KINDS", ("jobsets", "jobs", "pods"))
 
 
-@mutant("a JobSet that is being deleted counts as absent", "slow_to_go")
+@mutant("slow_to_go")
 def deleting_is_gone() -> Iterator[None]:
+    """A JobSet that is being deleted counts as absent."""
     get, listed = ClusterCloud.get, ClusterCloud.list
 
     def hasty(self: ClusterCloud, name: SliceName) -> SliceView | None:
@@ -138,51 +135,43 @@ def deleting_is_gone() -> Iterator[None]:
         yield
 
 
-@mutant("a create that was not answered has settled at once", "posts_that_arrive_late")
-def posts_settle_at_once() -> Iterator[None]:
-    with patch.object(client, "SETTLES_S", 0.0):
-        yield
+@mutant("posts_that_arrive_late")
+def posts_settle_at_once() -> Any:
+    """A create that was not answered has settled at once."""
+    return patch.object(client, "SETTLES_S", 0.0)
 
 
 # -- mutants: what may be deleted --------------------------------------------------------------------------------------
 
 
-@mutant("a JobSet is deleted by its name alone", "another_of_its_name")
-def the_name_is_enough() -> Iterator[None]:
-    def by_name(self: ClusterCloud, name: Any) -> Operation | None:
-        try:
-            self.api(name.project).delete(path_of("jobsets", name.zone, name.node), "")
-        except NotFound:
-            return self._delete_left(name)
-        return Operation("jobset/x", done=False, verb="delete", target=name.node)
-
-    with patch.object(ClusterCloud, "delete", by_name):
-        yield
+@replaces(ClusterCloud, "delete", "another_of_its_name")
+def the_name_is_enough(_: Any, self: ClusterCloud, name: Any) -> Operation | None:
+    """A JobSet is deleted by its name alone."""
+    try:
+        self.api(name.project).delete(path_of("jobsets", name.zone, name.node), "")
+    except NotFound:
+        return self._delete_left(name)
+    return Operation("jobset/x", done=False, verb="delete", target=name.node)
 
 
-@mutant("a delete has no precondition: what was looked at is not what it hits", "another_of_its_name_at_any_moment")
-def deletes_name_no_uid() -> Iterator[None]:
-    with patch.object(client.views, "uid_of", lambda found: ""):
-        yield
+@mutant("another_of_its_name_at_any_moment")
+def deletes_name_no_uid() -> Any:
+    """A delete has no precondition: what was looked at is not what it hits."""
+    return patch.object(client.views, "uid_of", lambda found: "")
 
 
 # -- mutants: the hand-over, and what the control plane keeps ------------------------------------------------------------
 
 
-@mutant("a create that finds its JobSet does not make what the pods need", "replies_to_posts_are_lost")
-def creates_are_not_continued() -> Iterator[None]:
-    real = ClusterCloud.create
-
-    def careless(self: ClusterCloud, request: Any) -> Operation:
-        name = request.name
-        try:
-            self.api(name.project).post(path_of("jobsets", name.zone), request.manifests[0])
-        except AlreadyExists:
-            return Operation("jobset/x", done=True, verb="create", target=name.node)
-        return real(self, request)
-
-    with patch.object(ClusterCloud, "create", careless):
-        yield
+@replaces(ClusterCloud, "create", "replies_to_posts_are_lost")
+def creates_are_not_continued(real: Any, self: ClusterCloud, request: Any) -> Operation:
+    """A create that finds its JobSet does not make what the pods need."""
+    name = request.name
+    try:
+        self.api(name.project).post(path_of("jobsets", name.zone), request.manifests[0])
+    except AlreadyExists:
+        return Operation("jobset/x", done=True, verb="create", target=name.node)
+    return real(self, request)
 
 
 @contextmanager
@@ -208,20 +197,23 @@ def _job(jobset: dict[str, Any]) -> dict[str, Any]:
     return job
 
 
-@mutant("pods have no deadline of their own", "left_to_the_control_plane")
+@mutant("left_to_the_control_plane")
 def pods_without_a_deadline() -> Iterator[None]:
+    """Pods have no deadline of their own."""
     with _without(lambda jobset: _job(jobset)["template"]["spec"].pop("activeDeadlineSeconds")):
         yield
 
 
-@mutant("Jobs have no deadline: pods that start late end late", "left_to_the_control_plane")
+@mutant("left_to_the_control_plane")
 def jobs_without_a_deadline() -> Iterator[None]:
+    """Jobs have no deadline: pods that start late end late."""
     with _without(lambda jobset: _job(jobset).pop("activeDeadlineSeconds")):
         yield
 
 
-@mutant("Kueue may admit a job again and again", "left_to_the_control_plane")
+@mutant("left_to_the_control_plane")
 def no_limit_over_evictions() -> Iterator[None]:
+    """Kueue may admit a job again and again."""
     with _without(lambda jobset: jobset["metadata"]["labels"].pop("kueue.x-k8s.io/max-exec-time-seconds", None)):
         yield
 
@@ -229,22 +221,19 @@ def no_limit_over_evictions() -> Iterator[None]:
 # -- mutants: how a job is said to have ended ------------------------------------------------------------------------------
 
 
-@mutant("the pod that is known first is the cause, though the cluster stopped it", "a_job_that_fails_on_a_cluster")
-def a_stopped_pod_is_the_cause() -> Iterator[None]:
-    with patch.object(pod_ends, "_precedence", lambda worker: worker.index):
-        yield
+@mutant("a_job_that_fails_on_a_cluster")
+def a_stopped_pod_is_the_cause() -> Any:
+    """The pod that is known first is the cause, though the cluster stopped it."""
+    return patch.object(stay, "_precedence", lambda worker: worker.index)
 
 
-@mutant("a job of which nothing is heard has reached its limit", "away_at_the_end")
-def silence_is_a_limit() -> Iterator[None]:
-    async def deaf(self: Any, watch: Any, standing: Any, crew: Any) -> None:
-        await watch(standing.end)
-
-    with patch.object(stay.ClusterStay, "_watch", deaf):
-        yield
+@replaces(stay.ClusterStay, "_watch", "away_at_the_end")
+async def silence_is_a_limit(_: Any, self: Any, watch: Any, standing: Any, crew: Any) -> None:
+    """A job of which nothing is heard has reached its limit."""
+    await watch(standing.end)
 
 
-@mutant("an API server that is away ends the job of a detached run", "away_while_attached")
-def an_outage_ends_what_is_attached() -> Iterator[None]:
-    with patch.object(stay, "OVER", (*stay.OVER, CloudUnavailable)):
-        yield
+@mutant("away_while_attached")
+def an_outage_ends_what_is_attached() -> Any:
+    """An API server that is away ends the job of a detached run."""
+    return patch.object(stay, "OVER", (*stay.OVER, CloudUnavailable))

@@ -1,6 +1,5 @@
 """Deadlines: nothing is waited for past the end of a slice, and results are held for a limited time."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +13,7 @@ from orchestrator.errors import CloudUnavailable
 from orchestrator.run import collection
 from orchestrator.run.progress import JobProgress
 from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, WATCHDOG_ONLY
-from tests.simulation.mutants.registry import RUN, Plays, mutant, one, scenario
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, replaces, scenario
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
@@ -77,74 +76,59 @@ def kept_after_failure() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("a command waits for its slice past the deadline of the slice", "slow_create")
-def waits_past_deadline() -> Iterator[None]:
-    real = acquire.wait_until_ready
-
-    async def patient(lease: Any, capabilities: Any, *, give_up_at: float, operation: str | None = None) -> Any:
-        for pause_s in acquire.retry.pauses(longest_s=10.0):
-            try:
-                view = await Get(lease.name)
-            except CloudUnavailable:
-                view = None
-            if view is not None and view.state is SliceState.READY:
-                return await real(lease, capabilities, give_up_at=give_up_at, operation=operation)
-            if await Now() > give_up_at:
-                raise CloudUnavailable("still not READY")
-            await acquire.Sleep(pause_s)
-        raise AssertionError
-
-    with patch.object(acquire, "wait_until_ready", patient):
-        yield
+@replaces(acquire, "wait_until_ready", "slow_create")
+async def waits_past_deadline(
+    real: Any, lease: Any, capabilities: Any, *, give_up_at: float, operation: str | None = None
+) -> Any:
+    """A command waits for its slice past the deadline of the slice."""
+    for pause_s in acquire.retry.pauses(longest_s=10.0):
+        try:
+            view = await Get(lease.name)
+        except CloudUnavailable:
+            view = None
+        if view is not None and view.state is SliceState.READY:
+            return await real(lease, capabilities, give_up_at=give_up_at, operation=operation)
+        if await Now() > give_up_at:
+            raise CloudUnavailable("still not READY")
+        await acquire.Sleep(pause_s)
+    raise AssertionError
 
 
-@mutant("artifacts are collected past the deadline", "deadline_while_collecting")
-def collects_past_deadline() -> Iterator[None]:
-    with patch.object(collection, "LAST_COLLECT_S", 1800.0):
-        yield
+@mutant("deadline_while_collecting")
+def collects_past_deadline() -> Any:
+    """Artifacts are collected past the deadline."""
+    return patch.object(collection, "LAST_COLLECT_S", 1800.0)
 
 
-@mutant("a slice with uncollected results is held to its deadline", "results_left_behind")
-def results_held_to_deadline() -> Iterator[None]:
-    yield from _held_to_deadline()
+async def _held_to_deadline(real: Any, owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
+    return await real(owed, owed.lease.deadline, capabilities, held_for)
 
 
-def _held_to_deadline() -> Iterator[None]:
-    real = collection.keep_slice
-
-    async def keep(owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
-        return await real(owed, owed.lease.deadline, capabilities, held_for)
-
-    with patch.object(collection, "keep_slice", keep):
-        yield
+@replaces(collection, "keep_slice", "results_left_behind")
+async def results_held_to_deadline(*args: Any) -> Any:
+    """A slice with uncollected results is held to its deadline."""
+    return await _held_to_deadline(*args)
 
 
-@mutant("a slice is held for its results in the ledger, not in its labels", "results_left_behind")
-def results_held_in_ledger_only() -> Iterator[None]:
-    async def keep(owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
-        lease, owed.lease = owed.lease, None
-        await Record(Held(lease.id, await Now(), until, held_for))
-        owed.kept_until = until
-        await Unlock(lease.id)
-        return await ReadLease(lease.id)
-
-    with patch.object(collection, "keep_slice", keep):
-        yield
+@replaces(collection, "keep_slice", "results_left_behind")
+async def results_held_in_ledger_only(_: Any, owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
+    """A slice is held for its results in the ledger, not in its labels."""
+    lease, owed.lease = owed.lease, None
+    await Record(Held(lease.id, await Now(), until, held_for))
+    owed.kept_until = until
+    await Unlock(lease.id)
+    return await ReadLease(lease.id)
 
 
-@mutant("the slice of a failed job is held to its deadline", "kept_after_failure")
-def failed_held_to_deadline() -> Iterator[None]:
-    yield from _held_to_deadline()
+@replaces(collection, "keep_slice", "kept_after_failure")
+async def failed_held_to_deadline(*args: Any) -> Any:
+    """The slice of a failed job is held to its deadline."""
+    return await _held_to_deadline(*args)
 
 
-@mutant("the next run leaves the slice of a failed one as it found it, like one of `tpujob up`", "kept_after_failure")
-def taken_over_not_released() -> Iterator[None]:
-    real = collection.hold_slice
-
-    async def leave(progress: JobProgress, *args: Any, **settings: Any) -> None:
-        if progress.taken_over_at is not None:
-            progress.owed.lease = None
-        await real(progress, *args, **settings)
-
-    with patch.object(collection, "hold_slice", leave):
-        yield
+@replaces(collection, "hold_slice", "kept_after_failure")
+async def taken_over_not_released(real: Any, progress: JobProgress, *args: Any, **settings: Any) -> None:
+    """The next run leaves the slice of a failed one as it found it, like one of `tpujob up`."""
+    if progress.taken_over_at is not None:
+        progress.owed.lease = None
+    await real(progress, *args, **settings)

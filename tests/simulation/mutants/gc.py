@@ -1,6 +1,5 @@
 """`tpujob gc` from a machine that knows nothing but the project."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +12,7 @@ from orchestrator.engine.leases.gc import collect_garbage
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.faults import FaultPlan, cloud_fault
 from tests.simulation.model.world import GC_ONLY, NO_LAYER, ZONES, Result, Violation, World
-from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, scenario, seeds
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, replaces, scenario, seeds
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.scenarios.random_worlds import Workload
 
@@ -75,51 +74,40 @@ def _untrue(world: World) -> Violation:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("a list that names unreachable zones counts as complete", "gc_partial_lists")
-def partial_list_complete() -> Iterator[None]:
-    with patch.object(Listing, "complete", property(lambda self: True)):
-        yield
+@mutant("gc_partial_lists")
+def partial_list_complete() -> Any:
+    """A list that names unreachable zones counts as complete."""
+    return patch.object(Listing, "complete", property(lambda self: True))
 
 
-@mutant("gc judges by age, not by the claim (janitors)", "gc_beside_runs")
-def gc_by_age() -> Iterator[None]:
-    def read(view: Any, timings: Any) -> claim_labels.LabelClaim:
-        until = (view.created_at or 0.0) + 30.0
-        return claim_labels.LabelClaim(until, until)
-
-    with patch.object(claim_labels, "read_claim", read):
-        yield
+@replaces(claim_labels, "read_claim", "gc_beside_runs")
+def gc_by_age(_: Any, view: Any, timings: Any) -> claim_labels.LabelClaim:
+    """Gc judges by age, not by the claim (janitors)."""
+    until = (view.created_at or 0.0) + 30.0
+    return claim_labels.LabelClaim(until, until)
 
 
-@mutant("gc sends each question once (boskos)", "gc_only_flaky_api")
-def gc_asks_once() -> Iterator[None]:
-    async def wait(self: Any, pause_s: float) -> bool:
-        return False
-
-    with patch.object(gc._Collection, "wait", wait):
-        yield
+@replaces(gc._Collection, "wait", "gc_only_flaky_api")
+async def gc_asks_once(_: Any, self: Any, pause_s: float) -> bool:
+    """Gc sends each question once (boskos)."""
+    return False
 
 
-@mutant("gc deletes everything with the label (ml-auto-solutions)", "gc_among_foreign_slices")
-def gc_by_label() -> Iterator[None]:
-    with patch.object(names, "is_ours", lambda node, labels: labels.get("tpujob") == "1"):
-        yield
+@mutant("gc_among_foreign_slices")
+def gc_by_label() -> Any:
+    """Gc deletes everything with the label (ml-auto-solutions)."""
+    return patch.object(names, "is_ours", lambda node, labels: labels.get("tpujob") == "1")
 
 
-@mutant("gc deletes everything with the name prefix", "gc_among_foreign_slices")
-def gc_by_prefix() -> Iterator[None]:
-    with patch.object(names, "is_ours", lambda node, labels: node.startswith("tpujob-")):
-        yield
+@mutant("gc_among_foreign_slices")
+def gc_by_prefix() -> Any:
+    """Gc deletes everything with the name prefix."""
+    return patch.object(names, "is_ours", lambda node, labels: node.startswith("tpujob-"))
 
 
-@mutant("gc counts an accepted delete as done", "gc_only_failing_deletes")
-def gc_believes_delete() -> Iterator[None]:
-    real = gc._Collection._delete_and_verify
-
-    async def delete_once(self: Any, name: Any) -> None:
-        await real(self, name)
-        if name in self.collected.ended and name in self._deleted_at:
-            self.collected.ended[name] = replace(self.collected.ended[name], gone=True)
-
-    with patch.object(gc._Collection, "_delete_and_verify", delete_once):
-        yield
+@replaces(gc._Collection, "_delete_and_verify", "gc_only_failing_deletes")
+async def gc_believes_delete(real: Any, self: Any, name: Any) -> None:
+    """Gc counts an accepted delete as done."""
+    await real(self, name)
+    if name in self.collected.ended and name in self._deleted_at:
+        self.collected.ended[name] = replace(self.collected.ended[name], gone=True)

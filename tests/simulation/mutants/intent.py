@@ -14,7 +14,7 @@ from orchestrator.engine.provision import acquire, candidate_search
 from orchestrator.errors import CloudUnavailable
 from tests.simulation.model.faults import FaultPlan, cloud_fault
 from tests.simulation.model.world import NO_LAYER, ZONES, Result, World
-from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, replaces, scenario
 from tests.simulation.scenarios import commands
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
@@ -49,24 +49,22 @@ def taken_name() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("the ledger records the slice after the create call (Terraform)", "deaths")
-def create_before_intent() -> Iterator[None]:
-    async def acquired(lease: Any, request: Any, capabilities: Any) -> Any:
-        await Lock(lease.id)
-        await StartGuardian()
-        operation = await Create(_stamped(lease, request, capabilities, await Now()))
-        await Record(Intent(lease))
-        await Record(Sent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
-        return await acquire.wait_until_ready(
-            lease, capabilities, give_up_at=await Now() + capabilities.timings.provision_s
-        )
-
-    with patch.object(candidate_search, "acquire", acquired):
-        yield
+@replaces(candidate_search, "acquire", "deaths")
+async def create_before_intent(_: Any, lease: Any, request: Any, capabilities: Any) -> Any:
+    """The ledger records the slice after the create call (Terraform)."""
+    await Lock(lease.id)
+    await StartGuardian()
+    operation = await Create(_stamped(lease, request, capabilities, await Now()))
+    await Record(Intent(lease))
+    await Record(Sent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
+    return await acquire.wait_until_ready(
+        lease, capabilities, give_up_at=await Now() + capabilities.timings.provision_s
+    )
 
 
-@mutant("the guardian starts after the create call", "deaths_guardian_only")
+@mutant("deaths_guardian_only")
 def guardian_after_create() -> Iterator[None]:
+    """The guardian starts after the create call."""
     create = acquire._create
 
     async def created(*args: Any, **named: Any) -> None:
@@ -80,60 +78,47 @@ def guardian_after_create() -> Iterator[None]:
         yield
 
 
-@mutant("there is no guardian", "deaths_guardian_only")
-def no_guardian() -> Iterator[None]:
-    with patch.object(acquire, "StartGuardian", lambda: NoEffect(answer=True)):
-        yield
+@mutant("deaths_guardian_only")
+def no_guardian() -> Any:
+    """There is no guardian."""
+    return patch.object(acquire, "StartGuardian", lambda: NoEffect(answer=True))
 
 
-@mutant("a create whose reply was lost is repeated under another name (SkyPilot#797)", "lost_create")
-def retries_under_new_name() -> Iterator[None]:
-    real = acquire._create
-
-    async def created(lease: Any, request: Any, *, give_up_at: float) -> None:
-        try:
-            await Record(Sent(lease.id, await Now()))
-            operation = await Create(request)
-        except CloudUnavailable:
-            name = replace(request.name, node=request.name.node + "x")
-            await real(lease, replace(request, name=name), give_up_at=give_up_at)
-        else:
-            await Record(Created(lease.id, await Now(), operation.name))
-
-    with patch.object(acquire, "_create", created):
-        yield
-
-
-@mutant("a lost reply counts as a refusal", "lost_create")
-def lost_reply_is_refusal() -> Iterator[None]:
-    async def created(lease: Any, request: Any, *, give_up_at: float) -> None:
+@replaces(acquire, "_create", "lost_create")
+async def retries_under_new_name(real: Any, lease: Any, request: Any, *, give_up_at: float) -> None:
+    """A create whose reply was lost is repeated under another name (SkyPilot#797)."""
+    try:
         await Record(Sent(lease.id, await Now()))
-        try:
-            operation = await Create(request)
-        except CloudUnavailable as error:
-            await Record(CreateRefused(lease.id, await Now(), error.message))
-            raise
+        operation = await Create(request)
+    except CloudUnavailable:
+        name = replace(request.name, node=request.name.node + "x")
+        await real(lease, replace(request, name=name), give_up_at=give_up_at)
+    else:
         await Record(Created(lease.id, await Now(), operation.name))
 
-    with patch.object(acquire, "_create", created):
-        yield
+
+@replaces(acquire, "_create", "lost_create")
+async def lost_reply_is_refusal(_: Any, lease: Any, request: Any, *, give_up_at: float) -> None:
+    """A lost reply counts as a refusal."""
+    await Record(Sent(lease.id, await Now()))
+    try:
+        operation = await Create(request)
+    except CloudUnavailable as error:
+        await Record(CreateRefused(lease.id, await Now(), error.message))
+        raise
+    await Record(Created(lease.id, await Now(), operation.name))
 
 
-@mutant(
-    "the next zone is asked before the slice in this one is proven gone (dstack, SkyPilot#2990)", "stockout_leaves_node"
-)
-def next_zone_before_proof() -> Iterator[None]:
-    async def let_go(held: Any, capabilities: Any, reason: str) -> None:
-        await release.try_record(release.Down(held.lease.id, await Now(), reason))
-
-    with patch.object(candidate_search, "release_owed", let_go):
-        yield
+@replaces(candidate_search, "release_owed", "stockout_leaves_node")
+async def next_zone_before_proof(_: Any, held: Any, capabilities: Any, reason: str) -> None:
+    """The next zone is asked before the slice in this one is proven gone (dstack, SkyPilot#2990)."""
+    await release.try_record(release.Down(held.lease.id, await Now(), reason))
 
 
-@mutant("a foreign node with the chosen name is adopted and deleted", "taken_name")
-def adopts_foreign() -> Iterator[None]:
-    with patch.object(absence, "is_ours", lambda view, lease: True), patch.object(acquire, "is_ours", lambda *_: True):
-        yield
+@replaces(absence, "is_ours", "taken_name", also=acquire)
+def adopts_foreign(*_: Any) -> bool:
+    """A foreign node with the chosen name is adopted and deleted."""
+    return True
 
 
 def _stamped(lease: Any, request: Any, capabilities: Any, now: float) -> Any:

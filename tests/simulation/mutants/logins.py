@@ -14,7 +14,7 @@ from orchestrator.engine.effects.cloud import GrantLogin
 from orchestrator.engine.leases import release, renewal
 from orchestrator.engine.provision import acquire
 from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER
-from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, replaces, scenario
 from tests.simulation.scenarios.crash_sweep import SCENARIOS, deaths
 from tests.simulation.scenarios.random_worlds import Workload
 
@@ -65,8 +65,9 @@ def both_policies() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("the key is imported after the create: a VM remembers that there was none", "os_login")
+@mutant("os_login")
 def key_after_create() -> Iterator[None]:
+    """The key is imported after the create: a VM remembers that there was none."""
     create, grant = acquire._create, acquire._grant_login
 
     async def granted(lease: Any, skew_s: float) -> Any:
@@ -81,67 +82,49 @@ def key_after_create() -> Iterator[None]:
         yield
 
 
-@mutant("the key expires by this machine's clock", "os_login")
-def key_expires_by_own_clock() -> Iterator[None]:
-    real = acquire._grant_login
-
-    async def granted(lease: Any, skew_s: float) -> Any:
-        return await real(lease, 0.0)
-
-    with patch.object(acquire, "_grant_login", granted):
-        yield
+@replaces(acquire, "_grant_login", "os_login")
+async def key_expires_by_own_clock(real: Any, lease: Any, skew_s: float) -> Any:
+    """The key expires by this machine's clock."""
+    return await real(lease, 0.0)
 
 
-@mutant("the key stays in the profile", "os_login")
-def key_stays() -> Iterator[None]:
-    with patch.object(release, "RevokeLogin", lambda lease: NoEffect()):
-        yield
+@mutant("os_login")
+def key_stays() -> Any:
+    """The key stays in the profile."""
+    return patch.object(release, "RevokeLogin", lambda lease: NoEffect())
 
 
-@mutant("a key that is not removed at the first try is left", "os_login_away")
-def key_is_left_at_once() -> Iterator[None]:
-    with patch.object(release, "LOGIN_S", 0.0):
-        yield
+@mutant("os_login_away")
+def key_is_left_at_once() -> Any:
+    """A key that is not removed at the first try is left."""
+    return patch.object(release, "LOGIN_S", 0.0)
 
 
-@mutant("a key that cannot be removed is left without a word", "os_login_away")
-def key_is_left_silently() -> Iterator[None]:
-    real = release.Report
-
-    def reported(stage: str, text: str, **more: Any) -> Any:
-        return real(stage, "" if "until it expires" in text else text, **more)
-
-    with patch.object(release, "Report", reported):
-        yield
+@replaces(release, "Report", "os_login_away")
+def key_is_left_silently(real: Any, stage: str, text: str, **more: Any) -> Any:
+    """A key that cannot be removed is left without a word."""
+    return real(stage, "" if "until it expires" in text else text, **more)
 
 
-@mutant("a lease is GONE while the import of its key is under way", "import_under_way")
-def import_is_forgotten() -> Iterator[None]:
-    real = release._Teardown._revoke_login
-
-    async def revoked(teardown: Any, *, last: bool) -> tuple[str, ...]:
-        return tuple(each for each in await real(teardown, last=last) if "settled" not in each)
-
-    with patch.object(release._Teardown, "_revoke_login", revoked):
-        yield
+@replaces(release._Teardown, "_revoke_login", "import_under_way")
+async def import_is_forgotten(real: Any, teardown: Any, *, last: bool) -> tuple[str, ...]:
+    """A lease is GONE while the import of its key is under way."""
+    return tuple(each for each in await real(teardown, last=last) if "settled" not in each)
 
 
-@mutant("the refusal of an import covers the one before it, whose reply was lost", "import_refused_again")
-def refusal_covers_lost_import() -> Iterator[None]:
-    async def granted(lease: Any, skew_s: float) -> Any:
-        grant = GrantLogin(lease, lease.deadline + skew_s)
-        try:
-            user = await acquire.retry.until(await Now() + acquire.PATIENCE_S, grant)
-        except acquire.CloudUnavailable:
-            raise
-        except acquire.CloudError as error:
-            await acquire.try_record(acquire.LoginRefused(lease.id, await Now(), error.message))
-            raise
-        await Record(LoginGranted(lease.id, await Now(), user))
-        return await ReadLease(lease.id)
-
-    with patch.object(acquire, "_grant_login", granted):
-        yield
+@replaces(acquire, "_grant_login", "import_refused_again")
+async def refusal_covers_lost_import(_: Any, lease: Any, skew_s: float) -> Any:
+    """The refusal of an import covers the one before it, whose reply was lost."""
+    grant = GrantLogin(lease, lease.deadline + skew_s)
+    try:
+        user = await acquire.retry.until(await Now() + acquire.PATIENCE_S, grant)
+    except acquire.CloudUnavailable:
+        raise
+    except acquire.CloudError as error:
+        await acquire.try_record(acquire.LoginRefused(lease.id, await Now(), error.message))
+        raise
+    await Record(LoginGranted(lease.id, await Now(), user))
+    return await ReadLease(lease.id)
 
 
 @scenario
@@ -151,14 +134,15 @@ def import_refused_again() -> Plays:
         yield f"seed {seed}", one(WITH_KEY, layers=NO_LAYER, seed=seed, **rest)
 
 
-@mutant("an extension imports the key again, which was removed meanwhile", "extended_while_it_ends")
-def extension_imports() -> Iterator[None]:
-    with patch.object(renewal, "ExtendLogin", GrantLogin):
-        yield
+@mutant("extended_while_it_ends")
+def extension_imports() -> Any:
+    """An extension imports the key again, which was removed meanwhile."""
+    return patch.object(renewal, "ExtendLogin", GrantLogin)
 
 
-@mutant("after a refusal another way is taken, whatever was learned before", "both_policies")
+@mutant("both_policies")
 def ways_alternate() -> Iterator[None]:
+    """After a refusal another way is taken, whatever was learned before."""
     ways = itertools.cycle((Via.EXTERNAL, Via.IAP))
     with patch.object(access, "route", lambda wish, rules: Route(next(ways))):
         yield

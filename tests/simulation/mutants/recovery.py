@@ -10,7 +10,7 @@ from orchestrator.engine.guardian import loop
 from orchestrator.engine.leases import recover
 from tests.simulation.model.faults import FOREVER
 from tests.simulation.model.world import GUARDIAN_ONLY
-from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, replaces, scenario
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
@@ -36,34 +36,27 @@ def timer_beside_runs() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("recovery ignores leases in the state DOWN", "deaths_guardian_only")
-def down_is_ignored() -> Iterator[None]:
-    real = recover.release_reason
-
-    def dead_wood(lease: Any, *, now: float, owner_alive: bool) -> str | None:
-        return None if lease.state is LeaseState.DOWN else real(lease, now=now, owner_alive=owner_alive)
-
-    with patch.object(recover, "release_reason", dead_wood), patch.object(loop, "release_reason", dead_wood):
-        yield
+@replaces(recover, "release_reason", "deaths_guardian_only", also=loop)
+def down_is_ignored(real: Any, lease: Any, **how: Any) -> Any:
+    """Recovery ignores leases in the state DOWN."""
+    return None if lease.state is LeaseState.DOWN else real(lease, **how)
 
 
-@mutant("a full disk keeps recovery from deleting", "disk_full")
-def full_disk_blocks_recovery() -> Iterator[None]:
-    async def strict(event: Any) -> None:
-        await Record(event)
-
-    with patch.object(recover, "try_record", strict):
-        yield
+@replaces(recover, "try_record", "disk_full")
+async def full_disk_blocks_recovery(_: Any, event: Any) -> None:
+    """A full disk keeps recovery from deleting."""
+    await Record(event)
 
 
-@mutant("the guardian ignores held slices", "held_guardian_only")
-def guardian_ignores_held() -> Iterator[None]:
-    with patch.object(loop, "TakeGuardianLock", lambda: NoEffect(answer=False)):
-        yield
+@mutant("held_guardian_only")
+def guardian_ignores_held() -> Any:
+    """The guardian ignores held slices."""
+    return patch.object(loop, "TakeGuardianLock", lambda: NoEffect(answer=False))
 
 
-@mutant("recovery takes leases from living processes", "timer_beside_runs")
+@mutant("timer_beside_runs")
 def recovery_ignores_locks() -> Iterator[None]:
+    """Recovery takes leases from living processes."""
     unlocked = patch.object(recover, "IsLocked", lambda lease_id: NoEffect(answer=False))
     with unlocked, patch.object(recover, "Lock", lambda lease_id: NoEffect(answer=True)):
         yield

@@ -7,9 +7,12 @@ the mutant's.
 """
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 from orchestrator.engine.effects.base import Effect
 from tests.simulation.model.faults import FaultPlan
@@ -36,12 +39,32 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(bug: str, *scenarios: str) -> Callable[[Callable[[], Iterator[None]]], None]:
-    """Register a generator that patches production code, yields, and restores it."""
+def mutant(*scenarios: str) -> Callable[[Callable[[], Any]], None]:
+    """Register what patches production code: it returns the patch, or yields while it stands. Its docstring is the bug."""
 
-    def register(change: Callable[[], Iterator[None]]) -> None:
-        name = change.__name__
-        MUTANTS[name] = Mutant(name, bug, contextlib.contextmanager(change), scenarios)
+    def register(change: Callable[[], Any]) -> None:
+        made = contextlib.contextmanager(change) if inspect.isgeneratorfunction(change) else change
+        MUTANTS[change.__name__] = Mutant(change.__name__, inspect.getdoc(change) or "", made, scenarios)
+
+    return register
+
+
+def replaces(owner: Any, attribute: str, *scenarios: str, also: Any = None) -> Callable[[Callable[..., Any]], None]:
+    """Register a function that replaces one of production code. Its first argument is the real one, its docstring the bug.
+
+    `also`: another module that has it under the same name.
+    """
+
+    def register(replacement: Callable[..., Any]) -> None:
+        @mutant(*scenarios)
+        @functools.wraps(replacement)
+        def change() -> Any:
+            real = getattr(owner, attribute)
+            replaced = contextlib.ExitStack()
+            for each in filter(None, (owner, also)):
+                made = patch.object(each, attribute, lambda *args, **named: replacement(real, *args, **named))
+                replaced.enter_context(made)
+            return replaced
 
     return register
 

@@ -9,7 +9,7 @@ from orchestrator.engine.provision import acquire
 from orchestrator.vm import watchdog
 from tests.simulation.model.faults import cloud_fault
 from tests.simulation.model.world import WATCHDOG_ONLY
-from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, scenario, seeds
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, replaces, scenario, seeds
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
@@ -53,81 +53,53 @@ def watchdog_only_failing_deletes() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("the watchdog is not part of the create call (SkyPilot#5946)", "watchdog_only")
-def watchdog_not_in_create() -> Iterator[None]:
-    with patch.object(acquire, "with_claim", lambda script, labels, user: ""):
-        yield
+@mutant("watchdog_only")
+def watchdog_not_in_create() -> Any:
+    """The watchdog is not part of the create call (SkyPilot#5946)."""
+    return patch.object(acquire, "with_claim", lambda script, labels, user: "")
 
 
-@mutant("the watchdog counts a pause of its VM as silence", "vm_pauses")
-def counts_through_pause() -> Iterator[None]:
-    def watched(self: Any, now: float) -> None:
-        self.left_s -= 0.0 if self.seen_at is None else now - self.seen_at
-        self.seen_at = now
-
-    with patch.object(watchdog.Countdown, "watch", watched):
-        yield
+@replaces(watchdog.Countdown, "watch", "vm_pauses")
+def counts_through_pause(_: Any, self: Any, now: float) -> None:
+    """The watchdog counts a pause of its VM as silence."""
+    self.left_s -= 0.0 if self.seen_at is None else now - self.seen_at
+    self.seen_at = now
 
 
-@mutant("a failed poll restarts the countdown of the watchdog", "watchdog_only_flaky_api")
-def failed_poll_restarts_countdown() -> Iterator[None]:
-    real = watchdog.Watchdog.read_node
-
-    def ask(self: Any) -> Iterator[Any]:
-        yield from real(self)
-        if self.status == 0:
-            self.silence.restart()
-
-    with patch.object(watchdog.Watchdog, "read_node", ask):
-        yield
+@replaces(watchdog.Watchdog, "read_node", "watchdog_only_flaky_api")
+def failed_poll_restarts_countdown(real: Any, self: Any) -> Iterator[Any]:
+    """A failed poll restarts the countdown of the watchdog."""
+    yield from real(self)
+    if self.status == 0:
+        self.silence.restart()
 
 
-@mutant("a short gap between polls counts as an outage", "second_worker_flaky_api")
-def short_gap_is_outage() -> Iterator[None]:
-    real = watchdog.Countdown.__init__
-
-    def init(self: Any, total_s: float, max_gap_s: float, grace_s: float) -> None:
-        real(self, total_s, max_gap_s * 0.3, grace_s)
-
-    with patch.object(watchdog.Countdown, "__init__", init):
-        yield
+@replaces(watchdog.Countdown, "__init__", "second_worker_flaky_api")
+def short_gap_is_outage(real: Any, self: Any, total_s: float, max_gap_s: float, grace_s: float) -> None:
+    """A short gap between polls counts as an outage."""
+    real(self, total_s, max_gap_s * 0.3, grace_s)
 
 
-@mutant("the watchdog counts an accepted delete as done", "watchdog_only_failing_deletes")
-def watchdog_deletes_once() -> Iterator[None]:
-    real = watchdog.Watchdog.delete
-
-    def delete(self: Any, reason: str) -> Iterator[Any]:
-        if not getattr(self, "accepted", False):
-            yield from real(self, reason)
-            self.accepted = self.reported_delete is not None and self.reported_delete.endswith("(200)")
-
-    with patch.object(watchdog.Watchdog, "delete", delete):
-        yield
+@replaces(watchdog.Watchdog, "delete", "watchdog_only_failing_deletes")
+def watchdog_deletes_once(real: Any, self: Any, reason: str) -> Iterator[Any]:
+    """The watchdog counts an accepted delete as done."""
+    if not getattr(self, "accepted", False):
+        yield from real(self, reason)
+        self.accepted = self.reported_delete is not None and self.reported_delete.endswith("(200)")
 
 
-@mutant("the watchdog uses its start-up configuration and reads no labels", "long_runs")
-def watchdog_ignores_labels() -> Iterator[None]:
-    real = watchdog.Watchdog.read_labels
-
-    def take(self: Any, labels: dict[str, Any]) -> None:
-        real(
-            self,
-            {**labels, "tpujob-claimed-until": str(self.config["claimed_until"]), "tpujob-mode": self.config["mode"]},
-        )
-
-    with patch.object(watchdog.Watchdog, "read_labels", take):
-        yield
+@replaces(watchdog.Watchdog, "read_labels", "long_runs")
+def watchdog_ignores_labels(real: Any, self: Any, labels: dict[str, Any]) -> None:
+    """The watchdog uses its start-up configuration and reads no labels."""
+    real(
+        self,
+        {**labels, "tpujob-claimed-until": str(self.config["claimed_until"]), "tpujob-mode": self.config["mode"]},
+    )
 
 
-@mutant("an old heartbeat counts for ever", "watchdog_only")
-def old_heartbeat_counts() -> Iterator[None]:
-    real = watchdog.Watchdog.observe
-
-    def look(self: Any) -> Iterator[Any]:
-        yield from real(self)
-        if self.last_heartbeat is not None:
-            self.silence.restart()
-
-    with patch.object(watchdog.Watchdog, "observe", look):
-        yield
+@replaces(watchdog.Watchdog, "observe", "watchdog_only")
+def old_heartbeat_counts(real: Any, self: Any) -> Iterator[Any]:
+    """An old heartbeat counts for ever."""
+    yield from real(self)
+    if self.last_heartbeat is not None:
+        self.silence.restart()

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.emulator.model.queue_records import QueuedResource, State
-from orchestrator.emulator.model.records import Node
+from orchestrator.emulator.model.records import Node, QueuedResource, State
 from orchestrator.engine.provision.drafts import Draft
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from orchestrator.core.lease.lease import (
     LeaseState,
     Ready,
 )
-from orchestrator.emulator.model.queue_records import QueuedResource
-from orchestrator.emulator.model.records import Node
+from orchestrator.emulator.model.records import Node, QueuedResource
 from tests.simulation.oracle import bounds, deadlines, disturbances, periods
 from tests.simulation.oracle.claim_end import DEADLINE, LOST_RACE, certainly_claimed, claim_end
 from tests.simulation.oracle.claims import FOREVER, Claim, Resource, is_ours, labels_of

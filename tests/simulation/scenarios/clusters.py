@@ -19,12 +19,9 @@ from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text import names
 from orchestrator.engine.effects.base import Lock
-from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.places.gke.objects.capacity import Capacity
-from orchestrator.places.gke.objects.deadlines import Deadlines, deadlines
-from orchestrator.places.gke.objects.manifest import ClusterJob, documents, labels_of
-from orchestrator.places.gke.objects.program import PodProgram
+from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, documents, labels_of
+from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.place import STATES, Phase
 from orchestrator.run.job_run import JobRun
@@ -33,14 +30,14 @@ from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld, PodJob
 from tests.simulation.model.faults import FOREVER
 from tests.simulation.model.jobsets import NAMESPACE
-from tests.simulation.model.machine import command
 from tests.simulation.model.world import Layers
 from tests.simulation.oracle.clusters import ClusterClaim
 from tests.simulation.scenarios import random_worlds
+from tests.simulation.scenarios.commands import cancel
 from tests.simulation.scenarios.random_worlds import CRASHES, STEPPED, Workload, set_clock
 
 OWNER, CONTEXT = "0wner0", "kind@https://k8s.test"
-GRACE_S = 180.0  # of a lease, beyond what the control plane keeps: places/gke/draft.py
+GRACE_S = 180.0  # of a lease, beyond what the control plane keeps: places/gke/place.py
 TYPES = {1: "v6e-8", 2: "v5p-16", 4: "v6e-16"}  # by hosts
 OF_THIS_SIDE = (
     "api_outage", "clock_offset", "clock_drifts", "crash", "crash_again", "disk_full", "flaky_calls", "hanging_calls",
@@ -176,16 +173,10 @@ def type_cancel(world: ClusterWorld) -> None:
     for lease in world.laptop.ledger.open_leases():
         if lease.run is None or not world.laptop.on or world.laptop.asleep:
             continue
-        process = world.laptop.run("cancel", _cancel(world, lease.run))
+        process = world.laptop.run("cancel", cancel(world, lease.run))
         claim = world.judge.claim_of(lease.id)
         if claim is not None:
             claim.canceler = claim.canceler or process
-
-
-async def _cancel(world: ClusterWorld, run: str) -> None:
-    """As client/jobs/ending.py does: the end of the run is recorded, then its JobSet is released."""
-    await record_cancel(run)
-    await command(world, None, look=False, budget_s=600.0)
 
 
 def place_foreign_objects(world: ClusterWorld) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import access, claim_labels
-from orchestrator.core.lease.access import Route, Via
+from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
@@ -17,6 +17,7 @@ from orchestrator.core.text import names
 from orchestrator.emulator.model.records import Node
 from orchestrator.engine.effects.base import Lock, Shield
 from orchestrator.engine.leases.gc import collect_garbage
+from orchestrator.engine.leases.standing import record_cancel
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.slices.up_and_down import UpRequest, down, extend, up
@@ -27,8 +28,7 @@ from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.run.collection import UncollectedRun, collect_again
-from orchestrator.run.job_run import JobRun
-from orchestrator.run.lane import Lane, release_lane
+from orchestrator.run.job_run import JobRun, Lane, release_lane
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from tests.simulation.model.cloud import PROJECT
@@ -237,10 +237,19 @@ class _Drafter:
         return made
 
     def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
-        policy = "no_external_addresses" if isinstance(refusal, ExternalAddressRefused) else "os_login"
-        self.world.laptop.rules = replace(self.world.laptop.rules, **{policy: True})
-        found = access.route(self.world.wish, self.world.laptop.rules)
-        return None if found == refused else found
+        laptop = self.world.laptop
+        laptop.rules, found = rerouted(self.world.wish, laptop.rules, refused, refusal)
+        return found
+
+
+def rerouted(
+    wish: AccessWish, rules: ProjectRules, refused: Route, refusal: CloudError
+) -> tuple[ProjectRules, Route | None]:
+    """Return the rules that are known after a refusal, and the way that is left; None: the same."""
+    policy = "no_external_addresses" if isinstance(refusal, ExternalAddressRefused) else "os_login"
+    rules = replace(rules, **{policy: True})
+    found = access.route(wish, rules)
+    return rules, None if found == refused else found
 
 
 def start_collector(world: World, process: Process, job: JobRun) -> None:
@@ -313,6 +322,22 @@ async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
     """As client/slices/down.py does: first the named slices, then recovery."""
     await down(leases, world.capabilities, reason="tpujob down")
     await command(world, None, look=False)
+
+
+def type_cancel(world: World) -> None:
+    """Type `tpujob cancel` for every run that goes on."""
+    for attempt in world.laptop.ledger.attempts_open():
+        process = world.laptop.run("cancel", cancel(world, attempt.run_id))
+        assert process is not None
+        world.authorized.add(process)
+        for claim in world.oracle.claims:
+            claim.down_processes |= dict.fromkeys(claim.lease_ids, process)
+
+
+async def cancel(world: World, run: str) -> None:
+    """As client/jobs/ending.py does: the end of the run is recorded, then its slices are released."""
+    await record_cancel(run)
+    await command(world, None, look=False, budget_s=600.0)
 
 
 def type_extend(world: World, by_s: float) -> None:

@@ -19,6 +19,7 @@ from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.random_worlds import Workload
 
 KINDS = ("cli", "cli+guardian", "machine", "signal")
+CANCELED = ("cancel", "cli+cancel")  # a run from another terminal, which goes on or has just been killed
 QUICK: dict[str, Any] = {"provision_s": 2.0, "delete_s": 0.5}
 JOB = Workload("run", lasts_s=3.0, boot_s=0.5)
 
@@ -151,6 +152,10 @@ SCENARIOS = (
 
 
 def kinds_of(scenario: Scenario) -> tuple[str, ...]:
+    job = scenario.workload
+    leaves_slice = job.kind == "keep" or job.keeps_failed or job.no_room_until > 0
+    if scenario.victim == "run" and type(scenario) is Scenario and not leaves_slice:
+        return (*KINDS, *CANCELED)
     return KINDS if scenario.victim in ("run", "up", "again") else ("cli", "guardian", "machine")
 
 

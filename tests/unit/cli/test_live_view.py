@@ -18,28 +18,19 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.cli import live_view
-from orchestrator.cli.job_line import JobLine, others_text
-from orchestrator.cli.live_view import LiveView
+from orchestrator.cli.live_view import JobLine, LiveView, others_text
 from orchestrator.cli.renderer import ACTION, Console
 from orchestrator.client.events import Bar, Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
 from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
-from orchestrator.core.text.metric_lines import NotFinite
+from orchestrator.core.text.parsing import NotFinite
 from orchestrator.places.tpu.api.calls import CALL_LOG, logged
 from tests import ROOT
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, Clock, until
 
 UNTOLD = """access api asked attach bounds bucket cloud connect cost create detach drill emulator export found gc gke guardian
 larger lease logs next nodes plan ports race ready release released report request restart restore result save ship ssh state
 sweep wait watchdog workers wrote"""  # with --quiet: how it goes on, and what was asked for
 STARTED = Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -1,10 +1,17 @@
-"""What a person and a program see, as transcripts: ids and times are replaced, everything else is exact."""
+"""What a person and a program see: transcripts, exact but for ids and times, and tables on a terminal of any width."""
 
 import json
 import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
+from orchestrator.cli.commands.slices.status import print_slices
+from orchestrator.cli.tables import print_table
+from orchestrator.client.slices.status import SliceRow, WaitingRun
 from tests.cli_fixture import Tpujob
 from tests.unit.places.stub_api import StubReply, stub_api
 
@@ -266,3 +273,162 @@ def test_a_mistake_gets_a_line_a_code_and_no_traceback(tpujob: Tpujob, words: li
         done = tpujob(*words)
     assert done.returncode == code, done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+HEAD = ("SLICE", "ZONE", "STATE", "CLAIM", "NODE")
+ROWS = [
+    ("alice", "us-central1-a", "READY", "held, idle, until 2026-11-23 11:02:03Z", "tpujob-tcmsq6-x6qn33t5b8"),
+    ("lr-sweep-3", "us-east5-b", "CREATING", "run x6qn33t5b8", "tpujob-tcmsq6-77qn33t5b8"),
+    ("old", "us-east5-b", "unknown: 503", "being deleted", "tpujob-tcmsq6-99qn33t5b8"),
+]
+IDS = ("x6qn33t5b8", "us-central1-a", "lr-sweep-3")
+
+
+Draw = Callable[..., str]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Draw:
+    """Return a function that prints a table on a terminal of this width."""
+
+    def draw(width: int, rows: Any = ROWS, head: Sequence[str] = HEAD, **how: Any) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        print_table(head, rows, **(how or {"states": (2,), "optional": (4,), "wraps": (3,)}))
+        return capsys.readouterr().out
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "")
+    return draw
+
+
+def uncolored(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize("width", [70, 80, 120])
+def test_a_table_fits_the_terminal_and_breaks_no_id(drawn: Draw, width: int) -> None:
+    text = uncolored(drawn(width))
+    assert text.startswith("SLICE       ZONE           STATE")
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert all(name in text for name in IDS)
+    assert ("tpujob-tcmsq6-x6qn33t5b8" in text) == (width > 70), "the least important column is left out first"
+
+
+def test_a_name_that_is_cut_keeps_its_end(drawn: Draw) -> None:
+    """The names of the runs of a sweep differ in their end."""
+    rows = [("x6qn33t5b8", "slow-sweep-4"), ("x6qn33t5b8", "äöü漢字漢字")]
+    lines = uncolored(drawn(20, rows, ("RUN", "JOB"), shortens=(1,))).splitlines()
+    assert lines[1].split() == ["x6qn33t5b8", "slo…ep-4"] and lines[2].endswith("…漢字")
+    assert max(map(cell_len, lines)) <= 20
+
+
+def test_a_terminal_that_is_narrower_than_the_ids_gets_whole_ids(drawn: Draw) -> None:
+    text = uncolored(drawn(20))
+    assert all(name in text for name in IDS)
+
+
+def test_states_are_colored_by_their_meaning(drawn: Draw) -> None:
+    text = drawn(120)
+    assert "\x1b[32mREADY" in text and "\x1b[33mCREATING" in text and "\x1b[31munknown: 503" in text
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_without_color_nothing_but_text_is_printed(
+    drawn: Draw, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert "\x1b" not in drawn(120)
+
+
+def test_elsewhere_a_row_is_a_line_of_cells_between_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not sys.stdout.isatty()
+    print_table(("A", "B"), [("one", "two\tand\nthree"), ("", "x")])
+    assert capsys.readouterr().out == "one\ttwo and three\n\tx\n"
+
+
+def test_headings_that_are_data_are_printed_elsewhere_too(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("", "run a"), [("total", "1.0")], head_is_data=True)
+    assert capsys.readouterr().out == "\trun a\ntotal\t1.0\n"
+
+
+def test_wide_letters_count_as_what_they_take(drawn: Draw) -> None:
+    rows = [("名前", "z", "READY", "x", ""), ("ab", "z", "READY", "x", "")]
+    first, second = uncolored(drawn(80, rows)).splitlines()[1:]
+    assert cell_len(first.partition("z")[0]) == cell_len(second.partition("z")[0])
+
+
+NOW = 1_795_000_000.0
+HOUR = 3600.0
+
+
+def row(name: str, **other: Any) -> SliceRow:
+    known: dict[str, Any] = {
+        "name": name, "node": "tpujob-k3f9ab-7q2m4x1pzt", "project": "acme", "zone": "us-central1-a",
+        "accelerator_type": "v5litepod-8", "spot": False, "lease": "ready", "lease_id": "7q2m4x1pzt",
+        "state": "READY", "created_at": NOW - HOUR, "deadline": NOW + 23.5 * HOUR, "ends_at": NOW + 23.5 * HOUR,
+        "usd_per_hour": 9.6, "usd_so_far": 9.6, "usd_at_most": 230.4, "mode": "run", "emulated": True,
+        "run": "ygd9h8ty0y", "owner": "k3f9ab", "yours": True, "remark": None, "now": NOW,
+    }  # fmt: skip
+    return SliceRow(**known | other)
+
+
+HELD = {"mode": "hold", "in_use": False, "idle_ends_at": NOW + 59 * 60, "run": None}
+SLICES = [
+    row("alice", **HELD), row("mnist"), row("lr-sweep-12", zone="europe-west4-b", mode="hold", in_use=True),
+    row("train", mode="detached", followed=True), row("old", down_at=NOW - 3.0),
+]  # fmt: skip
+WAITING = [WaitingRun("waiter", "f6c3fe0pff", "emulated", "v5litepod-16", "us-west4")]
+
+
+Print = Callable[..., list[str]]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Print:
+    """Return a function that prints these slices on a terminal, and returns its lines."""
+
+    def lines_of(*rows: SliceRow, waiting: Sequence[WaitingRun] = WAITING) -> list[str]:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        print_slices(rows, waiting, complete=True)
+        return capsys.readouterr().out.splitlines()
+
+    for name, value in {"COLUMNS": "80", "TERM": "xterm-256color", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    return lines_of
+
+
+def test_at_80_columns_every_slice_and_every_waiting_run_is_a_line(printed: Print) -> None:
+    head, *lines = printed(*SLICES)
+    assert head.split() == ["SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST", "AT", "MOST"]
+    assert max(map(len, lines)) <= 80
+    cells = [[cell for cell in line.split("  ") if cell] for line in lines]
+    assert [each[0] for each in cells] == ["alice", "mnist", "lr-sweep-12", "train", "old", "waiter"]
+    assert [each[4].strip() for each in cells] == [
+        "idle, 59 m left", "run ygd9h8ty0y", "held, in use", "detached, followed", "being deleted",
+        "run f6c3fe0pff",
+    ]  # fmt: skip
+    assert [each.strip() for each in cells[5][1:4]] == ["v5e-16", "us-west4", "waiting"]
+    assert [each.strip() for each in cells[0][5:]] == ["$9.60", "$230.40"]
+
+
+def test_a_long_name_needs_no_second_line(printed: Print) -> None:
+    lines = printed(row("keras-tpustrategy"), row("alice", **HELD), waiting=())
+    assert len(lines) == 3 and max(map(len, lines)) <= 80
+
+
+def test_a_remark_is_a_line_below_the_table(printed: Print) -> None:
+    assert printed(row("alice", remark="results of 7q2m are on it"))[-1] == "alice: results of 7q2m are on it"
+
+
+def test_beside_slices_of_google_cloud_a_cost_says_that_it_is_emulated(printed: Print) -> None:
+    text = "\n".join(printed(row("alice"), row("bob", emulated=False, usd_so_far=2.0)))
+    assert "$9.60 emulated" in text and "$2.00 " in text and "$2.00 emulated" not in text
+
+
+def test_elsewhere_a_line_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    print_slices([row("alice", **HELD, remark="a remark")], WAITING, complete=True)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split("\t")[4].startswith("held, idle, until 2026-") and first.split("\t")[4].endswith("; a remark")
+    assert first.split("\t")[5:] == ["$9.60 emulated", "$230.40", "tpujob-k3f9ab-7q2m4x1pzt"]
+    assert second == "waiter\tv5litepod-16\tus-west4\twaiting\trun f6c3fe0pff\t-\t-\t"

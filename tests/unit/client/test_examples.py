@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.client import examples
+from orchestrator.client.jobs import new_job_file
 from orchestrator.errors import ConfigError, UserError
 from tests import ROOT
 
 
 def copied(name: str, target: Path) -> list[str]:
-    return [str(path.relative_to(target)) for path in examples.copy(examples.find(name), target)]
+    return [str(path.relative_to(target)) for path in new_job_file.copy(new_job_file.find(name), target)]
 
 
 def test_every_job_of_the_checkout_is_an_example_with_a_description() -> None:
-    found = examples.find_all()
+    found = new_job_file.find_all()
     assert sorted(found) == sorted(path.stem for path in (ROOT / "jobs").glob("*.yaml"))
     assert [each.name for each in found.values() if not each.description] == []
 
@@ -56,7 +56,7 @@ def test_an_example_is_not_copied_twice_but_uses_a_file_that_is_there_already(tm
 
 def test_an_unknown_example_names_those_there_are() -> None:
     with pytest.raises(UserError, match="'nope' is not an example") as refused:
-        examples.find("nope")
+        new_job_file.find("nope")
     assert "hello, jax" in str(refused.value.hint)
 
 
@@ -70,6 +70,6 @@ def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_an_installation_without_examples_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orchestrator, "ROOT", tmp_path)
     with pytest.raises(ConfigError, match="missing from this installation"):
-        examples.find_all()
+        new_job_file.find_all()
     (tmp_path / "orchestrator" / "examples").mkdir(parents=True)
-    assert examples.find_all() == {}
+    assert new_job_file.find_all() == {}

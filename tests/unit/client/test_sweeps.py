@@ -15,7 +15,7 @@ from orchestrator.client.events import Event, Failure, Notice, Reporter, RunResu
 from orchestrator.client.jobs.runs import RunOptions
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import ending, lanes, progress
-from orchestrator.client.sweeps.board import Board
+from orchestrator.client.sweeps.lanes import Board
 from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.core.jobfile import sweep
 from orchestrator.core.jobfile.keys import JobSpec
@@ -24,7 +24,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, Attem
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.engine.leases.release import Released
 from orchestrator.ledger.file import LedgerUnavailable
-from orchestrator.run.lane import Lane
+from orchestrator.run.job_run import Lane
 from tests.waiting import HANG_S, until
 
 Act = Callable[[str, Session], "errors.TpujobError | None"]

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from orchestrator.core.lease.lease import Down, Gone, Intent, Sent
-from orchestrator.core.lease.timekeeping import DATE_ERROR_S, DRIFT_S, QUICK_S, Anchor, anchored, synchronized
-from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.clocks import DATE_ERROR_S, DRIFT_S, QUICK_S, Anchor, Clocks, anchored, synchronized
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
 
 CLOUD, OTHER = "emulated", "google"
 START = 1_800_000_000.0

@@ -14,7 +14,7 @@ from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from tests import ROOT
 from tests.forked import Child
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
 from tests.waiting import HANG_S
 
 

@@ -15,7 +15,7 @@ from orchestrator.ledger import file
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import KEPT_GC_RUNS, Ledger
 from orchestrator.ledger.rows import GcRun
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
 
 
 def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[RunRecord, Attempt]:

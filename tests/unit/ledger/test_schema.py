@@ -25,14 +25,14 @@ from orchestrator.core.lease.run_and_attempt import (
     ResultsCollected,
     RunRecord,
 )
-from orchestrator.ledger import schema
+from orchestrator.ledger import file
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.rows import GcRun, SweepRecord
 from tests.forked import Child
+from tests.leases import lease_and_request
 from tests.ledgers import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute
-from tests.unit.engine.virtual import lease_and_request
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_real_ledger_of_schema_11_says_all_that_it_said(old: Path) -> None:
     assert [(each.name, each.params) for each in ledger.sweeps()[0].variants][1] == ("rates-2", {"lr": 0.3})
     ledger.close()
     with closing(sqlite3.connect(old)) as database:
-        assert (schema.version_of(database), schema.written_by(database)) == (schema.VERSION, __version__)
+        assert (file.version_of(database), file.written_by(database)) == (file.VERSION, __version__)
 
 
 @pytest.mark.parametrize("version", [10, 9, 8, 7, 6, 1])
@@ -94,7 +94,7 @@ def test_a_ledger_older_than_that_says_what_may_be_billed_and_its_slices_can_be_
 def test_tables_only_ever_gain_columns_with_defaults_so_that_each_version_reads_the_leases_of_all_others(
     tmp_path: Path,
 ) -> None:
-    files = {version: FILES / f"schema-{version}.sqlite3" for version in range(11, schema.VERSION)}
+    files = {version: FILES / f"schema-{version}.sqlite3" for version in range(11, file.VERSION)}
     assert all(path.exists() for path in files.values()), "a real ledger of each version before this one"
     Ledger(tmp_path / "new").close()
     with closing(sqlite3.connect(tmp_path / "new")) as new:

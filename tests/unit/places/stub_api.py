@@ -1,6 +1,7 @@
 """An HTTP server on loopback that sends literal replies and records its requests."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,17 @@ class FixedToken:
         del self.values[0]
 
 
+def renewable() -> Any:
+    """Credentials of Google's libraries that can be renewed, to no avail."""
+    from google.auth.credentials import AnonymousCredentials
+
+    class Renewable(AnonymousCredentials):
+        def refresh(self, request: Any) -> None:
+            pass
+
+    return Renewable()
+
+
 def service_account(token_url: str) -> dict[str, str]:
     """The file of a service account whose key is real, and which signs in there."""
     from cryptography.hazmat.primitives import serialization as form
@@ -97,7 +109,7 @@ class StubApi:
 
 
 @contextmanager
-def stub_api() -> Iterator[StubApi]:
+def stub_api(tls: ssl.SSLContext | None = None) -> Iterator[StubApi]:
     class Answer(BaseHTTPRequestHandler):
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -125,7 +137,9 @@ def stub_api() -> Iterator[StubApi]:
             """A client that hung up first is part of what is tested."""
 
     server = Server(("127.0.0.1", 0), Answer)
-    stub = StubApi(f"http://127.0.0.1:{server.server_port}")
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    stub = StubApi(f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -1,9 +1,13 @@
-"""What a slice and a run cost: all of it, once, and the same for every command that says it."""
+"""What a slice and a run cost, all of it and once, and where the dollars went: one payer and one use, in one month."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.core.lease.lease import (
     Created,
@@ -33,14 +37,27 @@ from orchestrator.core.lease.run_and_attempt import (
 )
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from tests.unit.engine.virtual import lease_and_request
+from orchestrator.report.money.spending import (
+    Bill,
+    By,
+    CloudCost,
+    CostRow,
+    Paid,
+    Period,
+    Stretch,
+    Use,
+    Work,
+    clouds,
+    stretches,
+)
+from tests.leases import lease_and_request
 
-AT = 1_000_000.0
+T0 = 1_000_000.0
 HOUR = 3600.0
 LEASE, _ = lease_and_request()
-GOOGLE = replace(LEASE, cloud="google", sent_at=AT)
+GOOGLE = replace(LEASE, cloud="google", sent_at=T0)
 QUEUED = replace(GOOGLE, name=replace(GOOGLE.name, queued=True))
-RUN = RunRecord("r1", "job", "job.yaml", "google", AT, "runs/r1")
+RUN = RunRecord("r1", "job", "job.yaml", "google", T0, "runs/r1")
 FIRST, SECOND = Attempt("r1-1", RUN.id), Attempt("r1-2", RUN.id)
 
 
@@ -66,117 +83,117 @@ def ended(lease: Lease, at: float) -> tuple[LeaseEvent, ...]:
 @pytest.mark.parametrize(("lease", "usd"), [
     pytest.param(LEASE, 0.0, id="no create left"),
     pytest.param(GOOGLE, 9.6 / 2, id="half an hour, still there"),
-    pytest.param(replace(GOOGLE, gone_at=AT + 900), 9.6 / 4, id="gone after a quarter"),
+    pytest.param(replace(GOOGLE, gone_at=T0 + 900), 9.6 / 4, id="gone after a quarter"),
     pytest.param(QUEUED, 0.0, id="waiting in the queue costs nothing"),
-    pytest.param(replace(QUEUED, ready_at=AT + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
+    pytest.param(replace(QUEUED, ready_at=T0 + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
     pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="an unknown price is not zero"),
 ])  # fmt: skip
 def test_dollars_run_from_the_create_to_proven_absence(lease: Lease, usd: float | None) -> None:
-    assert costs.of_lease(lease, AT + 1800) == (usd if usd is None else pytest.approx(usd))
+    assert costs.of_lease(lease, T0 + 1800) == (usd if usd is None else pytest.approx(usd))
 
 
 def test_a_run_costs_all_of_its_attempts(ledger: Ledger) -> None:
-    first = asked(ledger, 1, AT)
-    ledger.record(Ready(first.id, AT), Leased(FIRST.id, AT, first.id), *ended(first, AT + HOUR))
-    lost = AttemptEnded(FIRST.id, AT + HOUR, AttemptState.INTERRUPTED, cause="preempted")
-    ledger.record(lost, Began(RUN, SECOND, AT + HOUR))
-    second = asked(ledger, 2, AT + HOUR + 1)
-    ledger.record(Ready(second.id, AT + HOUR + 1), Leased(SECOND.id, AT + HOUR + 1, second.id))
-    ledger.record(*ended(second, AT + 3 * HOUR + 1), AttemptEnded(SECOND.id, AT + 3 * HOUR, AttemptState.SUCCEEDED))
-    assert costs.of_attempts(ledger, RUN, AT + 9 * HOUR) == pytest.approx({"r1-1": 9.6, "r1-2": 19.2})
-    assert costs.of_run(ledger, RUN, AT + 9 * HOUR) == pytest.approx(28.8)
+    first = asked(ledger, 1, T0)
+    ledger.record(Ready(first.id, T0), Leased(FIRST.id, T0, first.id), *ended(first, T0 + HOUR))
+    lost = AttemptEnded(FIRST.id, T0 + HOUR, AttemptState.INTERRUPTED, cause="preempted")
+    ledger.record(lost, Began(RUN, SECOND, T0 + HOUR))
+    second = asked(ledger, 2, T0 + HOUR + 1)
+    ledger.record(Ready(second.id, T0 + HOUR + 1), Leased(SECOND.id, T0 + HOUR + 1, second.id))
+    ledger.record(*ended(second, T0 + 3 * HOUR + 1), AttemptEnded(SECOND.id, T0 + 3 * HOUR, AttemptState.SUCCEEDED))
+    assert costs.of_attempts(ledger, RUN, T0 + 9 * HOUR) == pytest.approx({"r1-1": 9.6, "r1-2": 19.2})
+    assert costs.of_run(ledger, RUN, T0 + 9 * HOUR) == pytest.approx(28.8)
 
 
 def test_a_run_that_is_still_on_its_slice_costs_what_that_slice_has_cost_so_far(ledger: Ledger) -> None:
-    lease = asked(ledger, 1, AT)
-    assert costs.of_run(ledger, RUN, AT + HOUR) == pytest.approx(9.6), "it is being created, and may be billed"
-    ledger.record(Ready(lease.id, AT + 60), Leased(FIRST.id, AT + 60, lease.id))
-    now = AT + HOUR / 2
+    lease = asked(ledger, 1, T0)
+    assert costs.of_run(ledger, RUN, T0 + HOUR) == pytest.approx(9.6), "it is being created, and may be billed"
+    ledger.record(Ready(lease.id, T0 + 60), Leased(FIRST.id, T0 + 60, lease.id))
+    now = T0 + HOUR / 2
     assert costs.of_run(ledger, RUN, now) == costs.of_lease(ledger.lease(lease.id), now) == pytest.approx(4.8)
 
 
 def test_a_slice_that_is_not_proven_gone_costs_on_after_its_run_has_ended(ledger: Ledger) -> None:
-    lease = asked(ledger, 1, AT)
-    ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id), Down(lease.id, AT + 60, "over"))
-    ledger.record(AttemptEnded(FIRST.id, AT + 60, AttemptState.FAILED, rc=1))
-    assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == pytest.approx(19.2)
+    lease = asked(ledger, 1, T0)
+    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id), Down(lease.id, T0 + 60, "over"))
+    ledger.record(AttemptEnded(FIRST.id, T0 + 60, AttemptState.FAILED, rc=1))
+    assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == pytest.approx(19.2)
 
 
 def test_who_lost_a_race_costs_from_its_capacity_to_its_end(ledger: Ledger) -> None:
-    winner, loser, waiting = (asked(ledger, number, AT, queued=True) for number in (1, 2, 3))
-    ledger.record(Ready(winner.id, AT + HOUR), Leased(FIRST.id, AT + HOUR, winner.id), Ready(loser.id, AT + HOUR))
-    ledger.record(*ended(loser, AT + 1.5 * HOUR), *ended(waiting, AT + 1.5 * HOUR), *ended(winner, AT + 3 * HOUR))
-    assert costs.of_run(ledger, RUN, AT + 9 * HOUR) == pytest.approx(9.6 * 2 + 9.6 * 0.5)
+    winner, loser, waiting = (asked(ledger, number, T0, queued=True) for number in (1, 2, 3))
+    ledger.record(Ready(winner.id, T0 + HOUR), Leased(FIRST.id, T0 + HOUR, winner.id), Ready(loser.id, T0 + HOUR))
+    ledger.record(*ended(loser, T0 + 1.5 * HOUR), *ended(waiting, T0 + 1.5 * HOUR), *ended(winner, T0 + 3 * HOUR))
+    assert costs.of_run(ledger, RUN, T0 + 9 * HOUR) == pytest.approx(9.6 * 2 + 9.6 * 0.5)
 
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_zone_without_capacity_costs_nothing(ledger: Ledger, refused: bool) -> None:
-    lease = replace(lease_and_request(1, now=AT)[0], run=RUN.id)
+    lease = replace(lease_and_request(1, now=T0)[0], run=RUN.id)
     no = (
-        CreateRefused(lease.id, AT + 1, "quota") if refused else Settled(lease.id, AT + 1)
+        CreateRefused(lease.id, T0 + 1, "quota") if refused else Settled(lease.id, T0 + 1)
     )  # at once, or by its operation
-    ledger.record(Intent(lease), Sent(lease.id, AT), no)
-    ledger.record(*ended(lease, AT + HOUR), Tried(FIRST.id, AT + HOUR, lease.id, "v5litepod-8 us-east1-b", "full"))
-    assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == 0.0
+    ledger.record(Intent(lease), Sent(lease.id, T0), no)
+    ledger.record(*ended(lease, T0 + HOUR), Tried(FIRST.id, T0 + HOUR, lease.id, "v5litepod-8 us-east1-b", "full"))
+    assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == 0.0
 
 
 def test_a_slice_that_was_deleted_while_it_was_created_counts(ledger: Ledger) -> None:
-    lease = asked(ledger, 1, AT)
-    ledger.record(Down(lease.id, AT + HOUR, "Ctrl-C"), Settled(lease.id, AT + HOUR), Gone(lease.id, AT + HOUR, "proof"))
-    assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == pytest.approx(9.6)
+    lease = asked(ledger, 1, T0)
+    ledger.record(Down(lease.id, T0 + HOUR, "Ctrl-C"), Settled(lease.id, T0 + HOUR), Gone(lease.id, T0 + HOUR, "proof"))
+    assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == pytest.approx(9.6)
 
 
 def test_of_a_slice_that_was_there_before_only_the_time_of_the_run_counts(ledger: Ledger) -> None:
-    lease = asked(ledger, 1, AT - 9 * HOUR, run=None)
-    ledger.record(Ready(lease.id, AT - 9 * HOUR), Held(lease.id, AT - 9 * HOUR, AT + 9 * HOUR))
-    ledger.record(Leased(FIRST.id, AT, lease.id))
-    assert costs.of_run(ledger, RUN, AT + HOUR) == pytest.approx(9.6), "so far"
-    ledger.record(AttemptEnded(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED))
-    assert costs.of_run(ledger, RUN, AT + 5 * HOUR) == pytest.approx(19.2)
+    lease = asked(ledger, 1, T0 - 9 * HOUR, run=None)
+    ledger.record(Ready(lease.id, T0 - 9 * HOUR), Held(lease.id, T0 - 9 * HOUR, T0 + 9 * HOUR))
+    ledger.record(Leased(FIRST.id, T0, lease.id))
+    assert costs.of_run(ledger, RUN, T0 + HOUR) == pytest.approx(9.6), "so far"
+    ledger.record(AttemptEnded(FIRST.id, T0 + 2 * HOUR, AttemptState.SUCCEEDED))
+    assert costs.of_run(ledger, RUN, T0 + 5 * HOUR) == pytest.approx(19.2)
 
 
 def test_of_a_slice_that_the_run_kept_the_time_after_the_run_does_not_count(ledger: Ledger) -> None:
-    lease = asked(ledger, 1, AT)
-    ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id), Held(lease.id, AT + HOUR, AT + 9 * HOUR))
-    ledger.record(AttemptEnded(FIRST.id, AT + HOUR, AttemptState.SUCCEEDED))
-    assert costs.of_run(ledger, RUN, AT + 5 * HOUR) == pytest.approx(9.6)
+    lease = asked(ledger, 1, T0)
+    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id), Held(lease.id, T0 + HOUR, T0 + 9 * HOUR))
+    ledger.record(AttemptEnded(FIRST.id, T0 + HOUR, AttemptState.SUCCEEDED))
+    assert costs.of_run(ledger, RUN, T0 + 5 * HOUR) == pytest.approx(9.6)
 
 
 def test_one_unknown_price_makes_the_sum_unknown_and_not_smaller(ledger: Ledger) -> None:
-    asked(ledger, 1, AT)
-    dark, _ = lease_and_request(2, now=AT)
-    ledger.record(Intent(replace(dark, run=RUN.id, usd_per_hour=None)), Sent(dark.id, AT))
-    assert costs.of_run(ledger, RUN, AT + HOUR) is None
+    asked(ledger, 1, T0)
+    dark, _ = lease_and_request(2, now=T0)
+    ledger.record(Intent(replace(dark, run=RUN.id, usd_per_hour=None)), Sent(dark.id, T0))
+    assert costs.of_run(ledger, RUN, T0 + HOUR) is None
 
 
 def test_a_run_that_the_ledger_does_not_know_has_no_known_cost_rather_than_none(tmp_path: Path) -> None:
-    assert costs.of_run(Ledger(tmp_path / "lost.sqlite3"), RUN, AT) is None
+    assert costs.of_run(Ledger(tmp_path / "lost.sqlite3"), RUN, T0) is None
 
 
 def test_a_held_slice_costs_at_most_its_price_until_its_claim_ends() -> None:
-    held = replace(GOOGLE, purpose=Purpose.HOLD, hold_until=AT + 2 * HOUR, deadline=AT + 24 * HOUR)
+    held = replace(GOOGLE, purpose=Purpose.HOLD, hold_until=T0 + 2 * HOUR, deadline=T0 + 24 * HOUR)
     assert costs.at_most(held) == pytest.approx(19.2)
     assert costs.at_most(replace(held, usd_per_hour=None)) is None
 
 
 def test_a_slice_that_is_held_for_results_costs_the_run_until_they_came(ledger: Ledger) -> None:
-    lease = asked(ledger, 1, AT)
-    ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id))
-    ledger.record(Held(lease.id, AT + HOUR, AT + 3 * HOUR, HeldFor.RESULTS))
-    ledger.record(AttemptEnded(FIRST.id, AT + HOUR, AttemptState.FAILED, exit_code=65))
-    assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == pytest.approx(2 * 9.60)
+    lease = asked(ledger, 1, T0)
+    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id))
+    ledger.record(Held(lease.id, T0 + HOUR, T0 + 3 * HOUR, HeldFor.RESULTS))
+    ledger.record(AttemptEnded(FIRST.id, T0 + HOUR, AttemptState.FAILED, exit_code=65))
+    assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == pytest.approx(2 * 9.60)
     ledger.record(
-        ResultsCollected(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED, exit_code=0), *ended(lease, AT + 2.5 * HOUR)
+        ResultsCollected(FIRST.id, T0 + 2 * HOUR, AttemptState.SUCCEEDED, exit_code=0), *ended(lease, T0 + 2.5 * HOUR)
     )
-    assert costs.of_run(ledger, RUN, AT + 9 * HOUR) == pytest.approx(2.5 * 9.60)
+    assert costs.of_run(ledger, RUN, T0 + 9 * HOUR) == pytest.approx(2.5 * 9.60)
 
 
 def test_a_slice_that_goes_from_run_to_run_is_paid_by_each_until_the_next_takes_it_over(ledger: Ledger) -> None:
-    lease = asked(ledger, 1, AT)
-    ledger.record(Leased(FIRST.id, AT, lease.id), Ready(lease.id, AT + 60))
-    ledger.record(AttemptEnded(FIRST.id, AT + HOUR - 5, AttemptState.SUCCEEDED))
+    lease = asked(ledger, 1, T0)
+    ledger.record(Leased(FIRST.id, T0, lease.id), Ready(lease.id, T0 + 60))
+    ledger.record(AttemptEnded(FIRST.id, T0 + HOUR - 5, AttemptState.SUCCEEDED))
     runs = [RUN]
-    for number, at in ((2, AT + HOUR), (3, AT + 2 * HOUR)):
+    for number, at in ((2, T0 + HOUR), (3, T0 + 2 * HOUR)):
         run = replace(RUN, id=f"r{number}", created_at=at - 3)
         attempt = Attempt(f"r{number}-1", run.id)
         ledger.record(Began(run, attempt), Passed(lease.id, at, run.id, run.name, at + 24 * HOUR))
@@ -184,8 +201,258 @@ def test_a_slice_that_goes_from_run_to_run_is_paid_by_each_until_the_next_takes_
             Leased(attempt.id, at + 1, lease.id), AttemptEnded(attempt.id, at + HOUR - 5, AttemptState.FAILED)
         )
         runs.append(run)
-    ledger.record(Down(lease.id, AT + 3 * HOUR, "the run ended"), Gone(lease.id, AT + 4 * HOUR, "absent"))
-    shares = [costs.of_run(ledger, run, AT + 9 * HOUR) for run in runs]
+    ledger.record(Down(lease.id, T0 + 3 * HOUR, "the run ended"), Gone(lease.id, T0 + 4 * HOUR, "absent"))
+    shares = [costs.of_run(ledger, run, T0 + 9 * HOUR) for run in runs]
     assert shares == [pytest.approx(9.6), pytest.approx(9.6), pytest.approx(2 * 9.6)]
-    whole = costs.of_lease(ledger.lease(lease.id), AT + 9 * HOUR)
+    whole = costs.of_lease(ledger.lease(lease.id), T0 + 9 * HOUR)
     assert whole == pytest.approx(sum(share or 0.0 for share in shares))
+
+
+AT = datetime(2026, 11, 10, tzinfo=UTC).timestamp()
+NOW = AT + 100 * HOUR
+EVER = Period(0.0)
+BILL = Bill(
+    id="lease-1", cloud="google", project="acme", zone="us-central1-a", name="trainer", node="tpujob-x-1",
+    accelerator_type="v5litepod-8", chips=8, state="gone", since=AT, until=AT + 10 * HOUR, now=NOW,
+    usd_per_hour=10.0, ready_at=AT + HOUR, down_at=AT + 9 * HOUR,
+)  # fmt: skip
+
+
+def run(name: str, since_h: float, until_h: float, job: str = "mnist") -> Paid:
+    return Paid(name, job, AT + since_h * HOUR, AT + until_h * HOUR)
+
+
+def work(since_h: float, until_h: float, *, failed: bool = False) -> Work:
+    return Work(AT + since_h * HOUR, AT + until_h * HOUR, failed)
+
+
+def uses(bill: Bill) -> list[tuple[str | None, str, float]]:
+    """Payer, use and hours of each part."""
+    return [(each.payer and each.payer.run, each.use.value, each.hours) for each in stretches(bill)]
+
+
+def only(bills: list[Bill], by: By = "job", period: Period = EVER) -> CloudCost:
+    (found,) = clouds(bills, period, by)
+    return found
+
+
+def total(*bills: Bill, period: Period = EVER) -> CostRow:
+    return only([*bills], period=period).total
+
+
+USED = replace(BILL, paid=(run("r1", 0, 10),), work=(work(0, 8),))
+HELD = replace(BILL, held_at=AT)
+
+
+def test_the_slice_of_a_run_is_created_used_and_deleted() -> None:
+    assert uses(USED) == [("r1", "overhead", 1), ("r1", "job", 7), ("r1", "overhead", 2)]
+
+
+def test_a_held_slice_is_idle_whenever_no_run_is_on_it() -> None:
+    bill = replace(HELD, paid=(run("r1", 2, 4), run("r2", 5, 6)), work=(work(2, 4), work(5, 6, failed=True)))
+    assert uses(bill) == [
+        (None, "overhead", 1), (None, "idle", 1), ("r1", "job", 2), (None, "idle", 1), ("r2", "failed", 1),
+        (None, "idle", 3), (None, "overhead", 1),
+    ]  # fmt: skip
+
+
+def test_a_slice_that_a_run_keeps_is_idle_from_then_on() -> None:
+    bill = replace(USED, held_at=AT + 4 * HOUR, paid=(run("r1", 0, 4),), work=(work(0, 4),))
+    assert uses(bill) == [("r1", "overhead", 1), ("r1", "job", 3), (None, "idle", 5), (None, "overhead", 1)]
+
+
+def test_results_that_are_not_collected_idle_on_the_account_of_their_run() -> None:
+    bill = replace(USED, held_at=AT + 4 * HOUR, work=(work(0, 4, failed=True),))
+    assert uses(bill)[2] == ("r1", "idle", 5)
+
+
+@pytest.mark.parametrize(("bill", "expected"), [
+    pytest.param(replace(BILL, paid=(run("r1", 0, 10),)), [("r1", "lost", 10)], id="it lost a race"),
+    pytest.param(replace(USED, ready_at=None), [("r1", "lost", 10)], id="it was given up while it was created"),
+    pytest.param(replace(HELD, ready_at=None), [(None, "lost", 10)], id="a slice of `up` that was never READY"),
+    pytest.param(replace(BILL, state="creating", until=None, now=AT + 2 * HOUR, ready_at=None, down_at=None),
+                 [(None, "overhead", 2)], id="it may still win"),
+])  # fmt: skip
+def test_a_slice_that_no_job_reached_is_lost_once_it_is_given_up(
+    bill: Bill, expected: list[tuple[str | None, str, float]]
+) -> None:
+    assert uses(bill) == expected
+
+
+def test_a_slice_that_python_lends_is_used_while_it_is_ready() -> None:
+    assert uses(replace(BILL, lent=True)) == [(None, "overhead", 1), (None, "job", 8), (None, "overhead", 1)]
+
+
+def test_of_two_runs_that_claim_the_same_hour_one_pays() -> None:
+    bill = replace(BILL, paid=(run("r1", 0, 6), run("r2", 4, 10)), work=(work(0, 6), work(4, 9)))
+    found = only([bill], by="run")
+    assert {row.name: row.cost_usd for row in found.rows} == pytest.approx({"r1": 60.0, "r2": 40.0})
+    assert found.total.cost_usd == pytest.approx(100.0)
+
+
+def test_times_outside_of_the_slice_and_times_that_run_backwards_count_nothing() -> None:
+    bill = replace(BILL, paid=(run("r1", -5, 20), run("r2", 6, 4)), work=(work(-5, 20), work(7, 7), work(9, 3)))
+    found = only([bill], by="run")
+    assert [(row.name, row.hours) for row in found.rows] == [("r1", 10.0)]
+
+
+@pytest.mark.parametrize("until", [AT, AT - HOUR])
+def test_a_slice_without_a_duration_is_in_no_row(until: float) -> None:
+    assert clouds([replace(BILL, until=until)], EVER, "job") == ()
+
+
+def test_a_clock_that_went_back_makes_no_cost_negative() -> None:
+    before = replace(BILL, until=None, now=AT - HOUR, state="ready", down_at=None)
+    assert stretches(before) == [] and clouds([before], EVER, "job") == ()
+
+
+def test_what_a_wrong_clock_put_into_the_future_is_in_a_period_without_an_end() -> None:
+    assert total(replace(USED, now=AT - 50 * HOUR)).cost_usd == pytest.approx(100.0)
+
+
+def test_a_slice_that_is_billed_over_the_end_of_a_month_is_split_there() -> None:
+    december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+    bill = replace(USED, since=december - 3 * HOUR, until=december + HOUR, ready_at=december - 3 * HOUR, down_at=None)
+    bill = replace(bill, paid=(Paid("r1", "mnist", bill.since, december + HOUR),), work=())
+    november = total(bill, period=Period(AT, december))
+    after = total(bill, period=Period(december, december + 31 * 24 * HOUR))
+    assert (november.cost_usd, after.cost_usd) == pytest.approx((30.0, 10.0))
+    assert (november.runs, after.runs) == (1, 1), "the run is in both"
+    assert clouds([bill], Period(december + HOUR, None), "job") == ()
+
+
+def test_a_slice_that_is_still_billed_counts_until_now_and_is_named() -> None:
+    bill = replace(USED, until=None, now=AT + 5 * HOUR, state="down")
+    found = only([bill])
+    assert found.total.cost_usd == pytest.approx(50.0)
+    (still,) = found.open_slices
+    assert (still.node, still.state, still.forgotten) == ("tpujob-x-1", "down", False)
+    assert (still.cost_usd, still.counted_until, still.usd_per_hour) == (pytest.approx(50.0), AT + 5 * HOUR, 10.0)
+    assert only([USED]).open_slices == ()
+
+
+def test_of_a_past_month_it_is_counted_until_the_end_of_that_month() -> None:
+    bill = replace(USED, until=None, now=AT + 50 * HOUR, state="ready", down_at=None)
+    (still,) = only([bill], period=Period(AT, AT + 20 * HOUR)).open_slices
+    assert (still.counted_until, still.cost_usd) == (AT + 20 * HOUR, pytest.approx(200.0))
+
+
+DARK = replace(USED, id="lease-2", usd_per_hour=None, paid=(run("r2", 0, 10, "dark"),))
+
+
+def test_a_price_that_is_not_known_is_unknown_and_never_zero() -> None:
+    row = total(DARK)
+    assert (row.cost_usd, row.known_usd, row.job_usd, row.overhead_usd) == (None, None, None, None)
+    assert (row.unpriced_hours, row.failed_usd) == (10.0, 0.0), "nothing failed, at whatever price"
+
+
+def test_beside_an_unknown_price_the_known_part_of_a_sum_is_told() -> None:
+    row = total(USED, DARK)
+    assert (row.cost_usd, row.known_usd, row.unpriced_hours) == (None, pytest.approx(100.0), 10.0)
+    rows = {each.name: each.cost_usd for each in only([USED, DARK]).rows}
+    assert rows == {"mnist": pytest.approx(100.0), "dark": None}
+
+
+SPOT = replace(USED, spot=True, on_demand_usd_per_hour=25.0)
+
+
+@pytest.mark.parametrize(("bill", "saved"), [
+    pytest.param(SPOT, 150.0, id="spot"),
+    pytest.param(replace(SPOT, spot=False), 0.0, id="on-demand"),
+    pytest.param(replace(SPOT, on_demand_usd_per_hour=None), None, id="no on-demand price"),
+    pytest.param(replace(SPOT, usd_per_hour=None), None, id="no spot price"),
+    pytest.param(replace(SPOT, usd_per_hour=0.0), 0.0, id="granted, so free without spot, too"),
+    pytest.param(replace(SPOT, on_demand_usd_per_hour=8.0), -20.0, id="dearer than on-demand"),
+])  # fmt: skip
+def test_spot_saves_the_difference_to_the_on_demand_price(bill: Bill, saved: float | None) -> None:
+    assert total(bill).spot_saved_usd == (saved if saved is None else pytest.approx(saved))
+
+
+def test_a_granted_slice_costs_nothing_which_is_known() -> None:
+    row = total(replace(USED, usd_per_hour=0.0))
+    assert (row.cost_usd, row.known_usd, row.unpriced_hours) == (0.0, 0.0, 0.0)
+
+
+LOCAL = replace(
+    USED, id="r9-1", cloud="local", project="this machine", accelerator_type="this machine", chips=None,
+    usd_per_hour=None,
+)  # fmt: skip
+
+
+def test_clouds_are_never_added_up_and_google_is_first() -> None:
+    found = clouds([LOCAL, replace(USED, cloud="emulated"), USED], EVER, "job")
+    assert [each.cloud for each in found] == ["google", "emulated", "local"]
+    assert [each.total.cost_usd for each in found] == [pytest.approx(100.0), pytest.approx(100.0), None]
+
+
+def test_a_run_on_this_machine_has_hours_and_no_price() -> None:
+    row = total(LOCAL)
+    assert (row.runs, row.slices, row.hours) == (1, 0, 10.0)
+    assert {row.cost_usd, row.known_usd, row.job_usd, row.failed_usd, row.spot_saved_usd, row.chip_hours} == {None}
+    assert only([replace(LOCAL, until=None)]).open_slices == ()
+
+
+@pytest.mark.parametrize(("by", "names"), [
+    ("run", [("r1", "mnist"), ("r2", "mnist"), ("slice trainer", None)]),
+    ("job", [("mnist", None), ("slice trainer", None)]), ("project", [("acme", None), ("other", None)]),
+    ("accelerator", [("v5litepod-8", None), ("v6e-4", None)]),
+])  # fmt: skip
+def test_rows_are_runs_jobs_projects_or_types_and_the_most_expensive_is_first(
+    by: By, names: list[tuple[str, str | None]]
+) -> None:
+    held = replace(
+        HELD, id="lease-3", paid=(run("r2", 2, 9),), work=(work(2, 9),), project="other", until=AT + 10 * HOUR
+    )
+    held = replace(held, accelerator_type="v6e-4", usd_per_hour=9.0)
+    found = only([held, USED], by=by)
+    assert [(row.name, row.job) for row in found.rows] == names
+    assert sum(row.cost_usd or 0.0 for row in found.rows) == pytest.approx(found.total.cost_usd)
+    assert sum(row.hours for row in found.rows) == pytest.approx(found.total.hours) == 20.0
+
+
+def test_chip_hours_of_a_type_that_the_catalog_does_not_know_are_unknown() -> None:
+    assert total(USED).chip_hours == pytest.approx(80.0)
+    assert total(USED, replace(USED, chips=None)).chip_hours is None
+
+
+HOURS = st.one_of(st.none(), st.integers(-4, 14))
+SPANS = st.lists(st.tuples(st.integers(-4, 14), st.integers(-4, 14)), max_size=3)
+
+
+@given(HOURS, HOURS, HOURS, HOURS, SPANS, SPANS, st.booleans(), st.integers(-4, 14), st.integers(-4, 14))
+def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up(
+    until: int | None,
+    ready: int | None,
+    held: int | None,
+    down: int | None,
+    paid: list[tuple[int, int]],
+    worked: list[tuple[int, int]],
+    lent: bool,
+    now: int,
+    cut: int,
+) -> None:
+    def at(hour: int | None) -> float | None:
+        return None if hour is None else AT + hour * HOUR
+
+    bill = replace(
+        BILL, until=at(until), ready_at=at(ready), held_at=at(held), down_at=at(down), lent=lent,
+        now=AT + now * HOUR, paid=tuple(run(f"r{number}", *span) for number, span in enumerate(paid)),
+        work=tuple(work(*span) for span in worked),
+    )  # fmt: skip
+    parts = stretches(bill)
+    assert all(before.until == after.since for before, after in pairwise(parts))
+    assert sum(part.hours for part in parts) == pytest.approx((bill.end - bill.since) / HOUR)
+    assert all(_differ(before, after) for before, after in pairwise(parts))
+    whole = sum(each.total.known_usd or 0.0 for each in clouds([bill], EVER, "run"))
+    assert whole == pytest.approx(max((until if until is not None else now), 0) * 10.0)
+    halves = (Period(0.0, AT + cut * HOUR), Period(AT + cut * HOUR))
+    split = [each.total for period in halves for each in clouds([bill], period, "run")]
+    assert sum(row.known_usd or 0.0 for row in split) == pytest.approx(whole)
+    for row in split:
+        amounts = (row.job_usd, row.failed_usd, row.idle_usd, row.lost_usd, row.overhead_usd)
+        assert sum(amount or 0.0 for amount in amounts) == pytest.approx(row.cost_usd)
+    assert {part.use for part in parts} <= set(Use)
+
+
+def _differ(before: Stretch, after: Stretch) -> bool:
+    return (before.payer, before.use) != (after.payer, after.use)

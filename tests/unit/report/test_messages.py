@@ -1,22 +1,31 @@
-"""The sentences that must not be misread: money, what is emulated, and the banner."""
+"""What `show` and the messages say of a run: money, what is emulated, and how workers ended."""
 
-from dataclasses import replace
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.core.lease.absence import Verdict
 from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.lease.lease import Intent, Lease, LeaseChange, LeaseState
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptChange, Began, RunRecord, WorkerEnd
+from orchestrator.core.text.units import day_clock
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
+from orchestrator.report import results, worker_ends
+from orchestrator.report.files.artifact_files import TAIL_BYTES
 from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert, unproven_head
+from orchestrator.report.worker_ends import MOST_GROUPS, WorkerReport, first_failures, lines, reports
 from orchestrator.run.progress import Outcome
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
+from tests.unit.report.page.world import plain_run
 
 LEASE, _ = lease_and_request()
-GOOGLE = replace(LEASE, cloud="google", sent_at=1_000_000.0)
+GOOGLE = replace(LEASE, cloud="google", name=replace(LEASE.name, project="p"), sent_at=1_000_000.0)
 AT = 1_000_000.0
 
 
@@ -126,3 +135,113 @@ def test_a_slice_that_up_brought_is_not_said_to_be_released_with_its_results() -
 
 def test_what_an_emulated_slice_would_cost_is_not_called_a_bill() -> None:
     assert "for about $9.60/h on Google Cloud; emulated, not billed" in uncollected_alert(left(LEASE, AT))
+
+
+def events() -> Iterator[type[Any]]:
+    yield from (Intent, Began)
+    for change in (LeaseChange, AttemptChange):
+        for each in change.__subclasses__():
+            yield from each.__subclasses__() or [each]
+
+
+@pytest.mark.parametrize("event", list(events()))
+def test_every_event_of_the_ledger_reads_as_a_sentence(event: type[Any]) -> None:
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event.__name__).lower()
+    data = {each.name: 1.0 if each.name == "until" else "x" for each in fields(event)}
+    assert results._describe(kind, data) != kind
+
+
+@pytest.mark.parametrize(("dataset", "said"), [
+    ({"name": "mnist", "synthetic": False}, []),
+    ({"name": "mnist-sample", "synthetic": False}, ["on the mnist sample, 6,000 real images at most"]),
+    ({"name": "mnist", "synthetic": True}, ["on generated digits, not real images"]),
+])  # fmt: skip
+def test_the_result_says_of_which_images_its_accuracy_is(dataset: dict[str, Any], said: list[str]) -> None:
+    assert results._describe_metrics({"test_accuracy": 0.5, "dataset": dataset}) == ["test accuracy 50.0 %", *said]
+
+
+@pytest.mark.parametrize("look", [0, 2])
+def test_a_file_that_another_process_renames_meanwhile_ends_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """As the draft of the page that the process of a run and its `tpujob cancel` both write."""
+    world, looks, stat = plain_run(tmp_path / "run"), iter(range(9)), Path.stat
+    draft = world.directory / ".trace.json.1-2"
+    draft.write_text("{}")
+
+    def stat_beside_a_rename(path: Path, **options: Any) -> Any:
+        if path == draft and next(looks) == look:
+            draft.rename(draft.with_name("trace.json"))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat_beside_a_rename)
+    assert "logs/worker0.log" in [file.path for file in world.data().report.files]
+
+
+def failed(worker: int, last: str = "ValueError: bad shape", code: int | None = 1) -> WorkerReport:
+    return WorkerReport(worker, code, False, last)
+
+
+def test_workers_that_fail_alike_are_said_once() -> None:
+    workers = [
+        failed(index, f"[worker{index}] ValueError: shape ({index}, 4) at 0x7f{index:02x}") for index in range(64)
+    ]
+    assert lines(workers) == ["64 workers ended with 1, alike: [worker0] ValueError: shape (0, 4) at 0x7f00"]
+
+
+def test_each_way_to_fail_has_its_own_line_with_its_workers() -> None:
+    workers = [failed(index) for index in range(64)]
+    workers[63] = failed(63, code=2)
+    workers[7] = failed(7, "FileNotFoundError: data.bin")
+    assert lines(workers) == [
+        "worker0 to worker6 and worker8 to worker62 ended with 1, alike: ValueError: bad shape",
+        "worker7 ended with 1: FileNotFoundError: data.bin",
+        "worker63 ended with 2: ValueError: bad shape",
+    ]
+
+
+def test_failures_come_before_those_that_were_stopped_and_those_that_succeeded() -> None:
+    workers = [
+        WorkerReport(0, 0, False, "done"), WorkerReport(1, 143, True, "step 7"),
+        WorkerReport(2, None, True, "step 8"), failed(3, ""), failed(4, "", None),
+    ]  # fmt: skip
+    assert lines(workers) == [
+        "worker3 ended with 1, without output",
+        "worker4 ended with an unknown code, without output",
+        "worker1 and worker2 were stopped",
+        "worker0 succeeded",
+    ]
+    assert first_failures(workers) == [3, 4]
+
+
+def test_a_job_on_one_worker_needs_no_line() -> None:
+    assert lines([failed(0)]) == [] and lines([]) == []
+
+
+def test_many_ways_to_fail_are_cut_and_counted() -> None:
+    told = lines([failed(index, "x" * (index + 1)) for index in range(MOST_GROUPS + 5)])
+    assert len(told) == MOST_GROUPS + 1
+    assert told[-1] == "5 more ended in 5 other ways: `show --json` has them all"
+
+
+def test_a_long_last_line_is_cut() -> None:
+    (line,) = lines([failed(0, "y" * 4000), failed(1, "y" * 4000)])
+    assert len(line) < 300 and line.endswith("y…")
+
+
+@pytest.mark.parametrize(("log", "last"), [
+    (b"a\nValueError: no\n\n \n", "ValueError: no"), (b"a\nno newline", "no newline"), (b"", ""),
+    (b"x" * 3 * TAIL_BYTES + b"\nafter a long line\n", "after a long line"), (b"50 %\r100 %\n", "100 %"),
+    (b"\x1b[31mred\x1b[0m \x1b]0;title\x07\n", "red"), (b"\xff\xfe\n", "\ufffd\ufffd"),
+])  # fmt: skip
+def test_the_last_line_of_a_log_is_safe_and_is_the_last_with_text(tmp_path: Path, log: bytes, last: str) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker3.log").write_bytes(log)
+    (told,) = reports([WorkerEnd(3, 1)], tmp_path)
+    assert asdict(told) == {"worker": 3, "exit_code": 1, "stopped": False, "last_line": last}
+
+
+def test_a_log_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    os.mkfifo(tmp_path / "logs" / "worker0.log")
+    assert worker_ends.reports([WorkerEnd(0, 1)], tmp_path)[0].last_line == ""

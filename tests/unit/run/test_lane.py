@@ -1,24 +1,25 @@
 """A slice that goes from run to run: created once, claimed by its process all the time, released when no run follows."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.lease.lease import CANCEL, Down, Held, LeaseState, Mode, NotAllowed, Passed, apply
+from orchestrator.core.lease.lease import Held, LeaseState, Mode, NotAllowed, Passed, apply
 from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.engine.effects.workers import StartPhase
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
-from orchestrator.errors import Canceled, CloudUnavailable, PayloadFailed, TeardownUnproven, Unreachable
-from orchestrator.remote.transfer.collect import Problem
-from orchestrator.run.job_run import JobRun
-from orchestrator.run.lane import Lane, release_lane
+from orchestrator.errors import PayloadFailed, TeardownUnproven, Unreachable
+from orchestrator.run.job_run import JobRun, Lane, release_lane
 from orchestrator.run.program import run_job
-from orchestrator.run.progress import Outcome
-from tests.unit.engine.provision.test_candidate_search import queued
-from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, asking, job, lease_and_request
+from tests.leases import ZONE, lease_and_request, queued
+from tests.simulation.model.bench import CAN, Bench, asking, job
+from tests.simulation.model.faults import cloud_fault
+from tests.simulation.model.fleet import SimFleet
 
-OTHER_ZONE = "us-central1-b"
+OTHER_ZONE = "us-west4-a"
 
 
 def lane_of(runs: int) -> Lane:
@@ -27,7 +28,19 @@ def lane_of(runs: int) -> Lane:
     return Lane(lambda: next(ended) < runs)
 
 
-def nth_job(world: VirtualWorld, lane: Lane, number: int, zone: str = ZONE, life_s: float = 24 * 3600) -> JobRun:
+@pytest.fixture
+def lane() -> Lane:
+    return lane_of(2)
+
+
+@pytest.fixture
+def passed(world: Bench, lane: Lane) -> Lane:
+    """A lane of two runs, the first of which has left its slice to the second."""
+    world.ran(nth_job(world, lane, 1))
+    return lane
+
+
+def nth_job(world: Bench, lane: Lane, number: int, zone: str = ZONE, life_s: float = 24 * 3600) -> JobRun:
     """The n-th run of the lane, with candidates of its own."""
     made = job(world, zones=(zone,))
     run = replace(made.run, id=f"{number:010d}", name=f"sweep-{number}")
@@ -37,54 +50,58 @@ def nth_job(world: VirtualWorld, lane: Lane, number: int, zone: str = ZONE, life
     return replace(asking(made, draft._replace(lease=lease)), run=run, attempt=attempt, lane=lane)
 
 
-def drive(world: VirtualWorld, prepared: JobRun, between: Callable[[VirtualWorld], None] | None = None) -> Outcome:
-    return world.drive(run_job(prepared, CAN), between=between)
+def creates(world: Bench) -> int:
+    return sum(call == "Create" for call, _ in world.calls)
 
 
-def creates(world: VirtualWorld) -> int:
-    return sum(call == "create" for call, _ in world.cloud.calls)
-
-
-def test_all_runs_of_a_lane_have_one_slice_which_the_last_one_releases(world: VirtualWorld) -> None:
+def test_all_runs_of_a_lane_have_one_slice_which_the_last_one_releases(world: Bench) -> None:
     lane = lane_of(3)
-    outcomes = [drive(world, nth_job(world, lane, number)) for number in (1, 2, 3)]
+    outcomes = [world.ran(nth_job(world, lane, number)) for number in (1, 2, 3)]
     assert [outcome.state for outcome in outcomes] == [AttemptState.SUCCEEDED] * 3
     assert [outcome.passed_on for outcome in outcomes] == [True, True, False]
-    assert creates(world) == 1 and world.cloud.nodes == {}
+    assert creates(world) == 1 and world.nodes == {}
     assert outcomes[2].released is not None and outcomes[2].released.gone
-    assert lane.lease is None and world.effects.count("Connect") == 1
+    assert lane.lease is None and world.names.count("Connect") == 1
 
 
 def test_each_run_has_the_workers_delete_the_files_of_the_one_before_whose_results_are_collected(
-    world: VirtualWorld,
+    world: Bench,
 ) -> None:
     lane = lane_of(3)
     for number in (1, 2, 3):
-        drive(world, nth_job(world, lane, number))
-    assert [request.delete for request in world.fleet.requests] == [None, "0000000001-1", "0000000002-1"]
+        world.ran(nth_job(world, lane, number))
+    assert [each.request.delete for each in world.effects if isinstance(each, StartPhase)] == [
+        None,
+        "0000000001-1",
+        "0000000002-1",
+    ]
 
 
-def test_between_two_runs_the_process_claims_the_slice_with_its_lock_and_its_heartbeats(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    drive(world, nth_job(world, lane, 1))
-    assert lane.lease is not None and lane.lease.mode is Mode.RUN, "not held: the watchdog expects heartbeats"
-    assert world.locks.is_locked(lane.lease.id) and world.fleet.beating and not world.fleet.canceled
-    assert world.drive(recover("emulated", CAN, budget_s=60)) == [], "another command leaves it alone"
+def test_between_two_runs_the_process_claims_the_slice_with_its_lock_and_its_heartbeats(
+    world: Bench, lane: Lane
+) -> None:
+
+    async def look_after_it() -> None:
+        await run_job(nth_job(world, lane, 1), CAN)
+        assert lane.lease is not None and lane.lease.mode is Mode.RUN, "not held: the watchdog expects heartbeats"
+        assert not world.fleets[-1].disconnected and "SendHeartbeats" in world.names
+        assert world.drive(recover("emulated", CAN, budget_s=60)) == [], "another command leaves it alone"
+
+    world.drive(look_after_it())
 
 
-def test_each_run_has_the_slice_for_as_long_as_if_it_had_created_it(world: VirtualWorld) -> None:
+def test_each_run_has_the_slice_for_as_long_as_if_it_had_created_it(world: Bench) -> None:
     lane, ends = lane_of(3), []
 
-    def note(world: VirtualWorld) -> None:
+    def note(world: Bench) -> None:
         (lease,) = world.ledger.open_leases()
-        labels = next(iter(world.cloud.nodes.values())).request.labels
+        labels = next(iter(world.nodes.values())).spec["labels"]
         ends.append((lease.run, lease.handle, lease.deadline - world.time, labels.get("tpujob-name")))
 
     for number, life_s in ((1, 7200.0), (2, 3600.0), (3, 86400.0)):
-        drive(
-            world,
+        world.ran(
             nth_job(world, lane, number, life_s=life_s),
-            lambda world: world.fleet.ends_at > world.time and note(world),
+            lambda world: world.job and note(world),
         )
     first = {run: (handle, round(left_s, -3), name) for run, handle, left_s, name in reversed(ends)}
     assert first["0000000002"] == ("sweep-2", 4000.0, "sweep-2")
@@ -92,126 +109,95 @@ def test_each_run_has_the_slice_for_as_long_as_if_it_had_created_it(world: Virtu
 
 
 @pytest.mark.parametrize("rc", [7, 63])
-def test_a_run_that_fails_leaves_the_slice_to_the_next_one(rc: int, world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    world.fleet.rc = rc
-    failed = drive(world, nth_job(world, lane, 1))
-    assert isinstance(failed.error, PayloadFailed) and failed.passed_on and world.fleet.stopped == 1
-    world.fleet.rc = 0
-    assert drive(world, nth_job(world, lane, 2)).state is AttemptState.SUCCEEDED
-    assert creates(world) == 1 and world.cloud.nodes == {}
+def test_a_run_that_fails_leaves_the_slice_to_the_next_one(rc: int, world: Bench, lane: Lane) -> None:
+    world.rc = rc
+    failed = world.ran(nth_job(world, lane, 1))
+    assert isinstance(failed.error, PayloadFailed) and failed.passed_on
+    world.rc = 0
+    assert world.ran(nth_job(world, lane, 2)).state is AttemptState.SUCCEEDED
+    assert creates(world) == 1 and world.nodes == {}
 
 
-def test_a_slice_that_was_preempted_in_between_is_proven_gone_before_another_one_is_created(
-    world: VirtualWorld,
+def keep(world: Bench) -> None:
+    """It is there; the next job asks for another zone."""
+
+
+def refuse_labels(world: Bench) -> None:
+    world.plan.patch_effects = [cloud_fault("operation_fails", "nodes.patch")] * 1000
+
+
+@pytest.mark.parametrize(("spoil", "zone"), [
+    (Bench.preempt, ZONE), (Bench.vanish, ZONE), (refuse_labels, ZONE), (keep, OTHER_ZONE),
+])  # fmt: skip
+def test_a_slice_that_the_next_run_cannot_use_is_proven_gone_before_another_one_is_created(
+    world: Bench, passed: Lane, spoil: Callable[[Bench], None], zone: str
 ) -> None:
-    lane = lane_of(2)
-    drive(world, nth_job(world, lane, 1))
-    next(iter(world.cloud.nodes.values())).preempted = True
-    outcome = drive(world, nth_job(world, lane, 2))
-    assert outcome.state is AttemptState.SUCCEEDED
-    assert creates(world) == 2 and world.cloud.nodes == {}
+    spoil(world)
+    before = len(world.calls)
+    assert world.ran(nth_job(world, passed, 2, zone=zone)).state is AttemptState.SUCCEEDED
+    kinds = [kind for kind, _ in world.calls[before:] if kind in ("Create", "Delete")]
+    assert kinds[:2] == ["Delete", "Create"] or spoil is Bench.vanish
+    assert creates(world) == 2 and world.nodes == {}
     assert [lease.state for lease in world.ledger.leases()] == [LeaseState.GONE] * 2
 
 
-def test_a_slice_that_was_deleted_from_outside_is_replaced(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    drive(world, nth_job(world, lane, 1))
-    world.cloud.nodes.clear()
-    assert drive(world, nth_job(world, lane, 2)).state is AttemptState.SUCCEEDED and creates(world) == 2
-
-
-def test_a_slice_that_does_not_fit_the_next_job_is_proven_gone_first(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    drive(world, nth_job(world, lane, 1))
-    calls = len(world.cloud.calls)
-    assert drive(world, nth_job(world, lane, 2, zone=OTHER_ZONE)).state is AttemptState.SUCCEEDED
-    kinds = [call for call, _ in world.cloud.calls[calls:] if call in ("create", "delete")]
-    assert kinds[:2] == ["delete", "create"] and world.cloud.nodes == {}
-
-
-def test_without_the_proof_no_other_slice_is_created(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    drive(world, nth_job(world, lane, 1))
-    world.cloud.unreachable = (ZONE,)
-    outcome = drive(world, nth_job(world, lane, 2, zone=OTHER_ZONE))
+def test_without_the_proof_no_other_slice_is_created(world: Bench, passed: Lane) -> None:
+    world.settings.unreachable = [ZONE]
+    outcome = world.ran(nth_job(world, passed, 2, zone=OTHER_ZONE))
     assert isinstance(outcome.error, TeardownUnproven) and outcome.exit_code == 75 and creates(world) == 1
 
 
-def test_a_worker_that_does_not_answer_ends_the_slice(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = lane_of(2)
+def test_a_worker_that_does_not_answer_ends_the_slice(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, lane: Lane
+) -> None:
 
-    def unreachable(worker: int) -> None:
+    def unreachable(*_: object) -> None:
         raise Unreachable("worker0 is silent")
 
-    monkeypatch.setattr(world.fleet, "facts", unreachable)
-    outcome = drive(world, nth_job(world, lane, 1))
-    assert not outcome.passed_on and lane.lease is None and world.cloud.nodes == {}
+    monkeypatch.setattr(SimFleet, "facts", unreachable)
+    outcome = world.ran(nth_job(world, lane, 1))
+    assert not outcome.passed_on and lane.lease is None and world.nodes == {}
 
 
-def test_a_run_that_is_canceled_takes_its_slice_with_it(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    done: list[bool] = []
-
-    def cancel(world: VirtualWorld) -> None:
-        if not done and world.fleet.ends_at > world.time:
-            done.append(True)
-            (lease,) = world.ledger.open_leases()
-            world.ledger.record(Down(lease.id, world.time, CANCEL))
-
-    outcome = drive(world, nth_job(world, lane, 1), cancel)
-    assert isinstance(outcome.error, Canceled) and not outcome.passed_on
-    assert world.cloud.nodes == {} and lane.lease is None
-
-
-def test_results_that_cannot_be_collected_keep_the_slice_for_themselves(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    world.fleet.stays = (Problem(0, "big.bin", "there is no room"),)
-    outcome = drive(world, nth_job(world, lane, 1))
+def test_results_that_cannot_be_collected_keep_the_slice_for_themselves(world: Bench, lane: Lane) -> None:
+    world.no_room_until = math.inf
+    outcome = world.ran(nth_job(world, lane, 1))
     assert not outcome.passed_on and lane.lease is None and outcome.kept_until is not None
 
 
-def test_a_slice_at_its_end_is_not_passed_on(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    world.fleet.phase_s, world.fleet.collect_s = 100.0, 80.0
-    outcome = drive(world, nth_job(world, lane, 1, life_s=250.0))
-    assert outcome.state is AttemptState.SUCCEEDED and not outcome.passed_on and world.cloud.nodes == {}
+def test_a_slice_at_its_end_is_not_passed_on(world: Bench, lane: Lane) -> None:
+    world.lasts_s, world.collect_s = 100.0, 80.0
+    outcome = world.ran(nth_job(world, lane, 1, life_s=250.0))
+    assert outcome.state is AttemptState.SUCCEEDED and not outcome.passed_on and world.nodes == {}
 
 
-def test_the_slice_that_no_run_takes_over_is_released(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    drive(world, nth_job(world, lane, 1))
-    owed = world.drive(release_lane(lane, CAN))
-    assert owed.released is not None and owed.released.gone and world.cloud.nodes == {} and world.fleet.canceled
-    assert world.drive(release_lane(lane, CAN)) == Obligations(), "there is none any more"
+def test_the_slice_that_no_run_takes_over_is_released(world: Bench, passed: Lane) -> None:
+    owed = world.drive(release_lane(passed, CAN))
+    assert owed.released is not None and owed.released.gone and world.nodes == {} and "Disconnect" in world.names
+    assert world.drive(release_lane(passed, CAN)) == Obligations(), "there is none any more"
 
 
-def test_a_loser_of_its_race_that_no_delete_removes_yet_delays_no_run_of_the_lane(world: VirtualWorld) -> None:
-    lane = lane_of(2)
-    world.cloud.queue_s = {ZONE: 10.0, OTHER_ZONE: 600.0}
+def test_a_loser_of_its_race_that_no_delete_removes_yet_delays_no_run_of_the_lane(world: Bench, lane: Lane) -> None:
+    world.full(OTHER_ZONE, for_s=600)
     prepared = nth_job(world, lane, 1)
     winner, loser = (queued(prepared.stay.drafts[0]), queued(lease_and_request(9, zone=OTHER_ZONE, now=world.time)))
-    world.cloud.stuck = {loser.lease.name.node}
-    drive(world, asking(prepared, winner, loser, wait_s=3600.0, race=True))
+    world.plan.stuck = {loser.lease.name.node}
+    world.ran(asking(prepared, winner, loser, wait_s=3600.0, race=True))
     assert [each.id for each in lane.losers] == [loser.lease.id]
     ended_at = world.time
 
     following = nth_job(world, lane, 2)
     queued_one = asking(following, queued(following.stay.drafts[0]))
-    outcome = drive(world, queued_one, between=freed_once_it_runs(world.cloud.stuck))
-    assert outcome.error is None and world.cloud.nodes == {} and lane.losers == []
+    outcome = world.ran(queued_one, between=freed_once_it_runs)
+    assert outcome.error is None and world.nodes == {} and lane.losers == []
     assert outcome.released is not None and outcome.released.lease.id == winner.lease.id
-    assert world.time - ended_at < 2 * world.fleet.phase_s
+    assert world.time - ended_at < 2 * world.lasts_s
 
 
-def freed_once_it_runs(stuck: set[str]) -> Callable[[VirtualWorld], None]:
+def freed_once_it_runs(world: Bench) -> None:
     """Let deletes take effect as soon as the second run has started its job."""
-
-    def free(world: VirtualWorld) -> None:
-        if len(world.fleet.requests) > 1:
-            stuck.clear()
-
-    return free
+    if world.last == "StartPhase":
+        world.plan.stuck.clear()
 
 
 def test_only_a_slice_that_its_process_claims_is_passed_on() -> None:
@@ -222,16 +208,3 @@ def test_only_a_slice_that_its_process_claims_is_passed_on() -> None:
         apply(apply(ready, Held(ready.id, 1.0, 500.0)), passed)
     with pytest.raises(NotAllowed):
         apply(replace(ready, state=LeaseState.DOWN), passed)
-
-
-def test_labels_that_cannot_be_written_end_the_slice(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = lane_of(2)
-    drive(world, nth_job(world, lane, 1))
-
-    def refuse(*_: object) -> None:
-        raise CloudUnavailable("503")
-
-    with monkeypatch.context() as context:
-        context.setattr(world.cloud, "set_labels", refuse)
-        outcome = drive(world, nth_job(world, lane, 2))
-    assert outcome.state is AttemptState.SUCCEEDED and creates(world) == 2 and world.cloud.nodes == {}

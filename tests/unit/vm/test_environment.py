@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.text.environments import Environment
+from orchestrator.core.text.scripts import Environment
 from orchestrator.emulator.vms import pythons
 from orchestrator.vm import environment
 from orchestrator.vm import environment_tools as tools
@@ -64,7 +64,6 @@ class Worker:
             env=self.env,
             cwd=self.home,
         )
-        assert process.stdin is not None
         process.stdin.write(json.dumps(asdict(asked) | {"name": asked.name}))
         process.stdin.close()
         process.stdin = None

@@ -1,4 +1,4 @@
-"""The program of a pod, step by step: its code, its disk, its stdout, and what is left when it dies."""
+"""The program of a pod, step by step: its code, its disk, its stdout, what its results may cost, and its death."""
 
 import hashlib
 import io
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.core.text.environments import Environment
+from orchestrator.core.text.scripts import Environment
 from orchestrator.remote.ssh import agent
-from tests.pods_fixture import Leap, request
+from orchestrator.vm import pack
+from orchestrator.vm.cloud_storage import Storage
+from orchestrator.vm.pod_output import LONGEST_BYTES, NO_ROOM, NO_TIME, SMALL_BYTES, WORD, Output, Results
+from tests.pods_fixture import Leap, program, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until
 
@@ -35,17 +38,10 @@ class Container:
     def popen(
         self, asked: Mapping[str, Any], archive: bytes | None = None, stdout: int = subprocess.PIPE, **env: str
     ) -> subprocess.Popen[bytes]:
-        inside = self.place / "in"
-        inside.mkdir(parents=True, exist_ok=True)
-        (self.place / "run").mkdir(exist_ok=True)
-        (inside / "agent.zip").write_bytes(agent.pod_archive())
-        (inside / "request.json").write_text(json.dumps(asked))
-        if archive is not None:
-            (inside / "code.tar.gz").write_bytes(archive)
         variables = {**os.environ, "TPUJOB_TERMINATION_LOG": str(self.place / "note"), **env}
         self.processes.append(
             subprocess.Popen(
-                [*self.wrapper, self.python, inside / "agent.zip", "pod", inside, self.place / "run"],
+                [*self.wrapper, self.python, *program(self.place, asked, archive)],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 env=variables,
@@ -184,7 +180,6 @@ def test_a_stdout_that_nothing_reads_ends_neither_the_job_nor_its_time_limit(con
 
 def test_a_stdout_that_is_closed_ends_nothing(container: Container) -> None:
     process = container.popen(request(("main", "echo up; until [ -e go ]; do sleep 0.05; done; echo down; exit 4")))
-    assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
     until(lambda: container.path("main", "started.json").exists(), "the job")
@@ -255,3 +250,127 @@ def test_an_end_that_cannot_be_written_down_is_told_with_its_cause(container: Co
     assert container.note["detail"].startswith(
         "the supervisor of main ended: IsADirectoryError: [Errno 21] Is a directory"
     )
+
+
+class Sent:
+    """The results of a run, and what was said of them."""
+
+    def __init__(self, place: Path) -> None:
+        self.run, self.said = place / "run", place / "said"
+        (self.run / "artifacts").mkdir(parents=True)
+        self.read: list[str] = []
+
+    def rows(
+        self, left_s: Callable[[], float] = lambda: 100.0, storage: Storage | None = None, **keys: Any
+    ) -> dict[str, str | None]:
+        """Send them; return why each is not sent."""
+        with self.said.open("wb") as file:
+            output = Output(file.fileno())
+            Results(str(self.run), request(**keys), 0, output).send(storage or Storage(), left_s)
+        lines = [json.loads(line[len(WORD) :]) for line in self.said.read_bytes().splitlines()]
+        return {line["file"]["path"]: line["file"].get("why") for line in lines if "file" in line}
+
+
+@pytest.fixture
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sent:
+    found, sha256 = Sent(tmp_path), pack.hashing.sha256
+
+    def hashed(size_bytes: int) -> Any:
+        digest = sha256(size_bytes)
+
+        class Counted:
+            def update(self, piece: bytes) -> None:
+                found.read.append(f"{size_bytes}")
+                digest.update(piece)
+
+            def hexdigest(self) -> str:
+                return str(digest.hexdigest())
+
+        return Counted()
+
+    monkeypatch.setattr(pack.hashing, "sha256", hashed)
+    return found
+
+
+def test_a_file_that_no_log_takes_is_not_read_where_there_is_no_bucket(sent: Sent) -> None:
+    (sent.run / "artifacts" / "a").write_bytes(b"a")
+    with (sent.run / "artifacts" / "large").open("wb") as file:
+        os.truncate(file.fileno(), LONGEST_BYTES + 1)
+    assert sent.rows() == {"artifacts/a": None, "artifacts/large": NO_ROOM}
+    assert sent.read == ["1"]
+
+
+def test_a_large_file_takes_half_of_the_time_and_small_ones_behind_it_are_sent(sent: Sent) -> None:
+    (sent.run / "artifacts" / "small").write_bytes(b"s")
+    (sent.run / "artifacts" / "large").write_bytes(bytes(9 << 20))
+    assert sent.rows(lambda: 10.0 - len(sent.read)) == {"artifacts/large": NO_TIME, "artifacts/small": None}
+    assert sent.read == [f"{9 << 20}"] * 5 + ["1"]
+
+
+def test_what_there_was_no_time_to_look_at_is_said(sent: Sent) -> None:
+    for name in "abc":
+        (sent.run / "artifacts" / name).write_bytes(b"x")
+    assert sent.rows(lambda: 2.0 - len(sent.read)) == {
+        "artifacts/a": NO_TIME,
+        "artifacts/b": NO_TIME,
+        "(the rest)": NO_TIME,
+    }
+
+
+class Bucket(Storage):
+    """It takes everything at once, as long as there is time."""
+
+    def __init__(self, left_s: Callable[[], float]) -> None:
+        super().__init__({}, left_s)
+        self.took: list[str] = []
+
+    def send(self, bucket: str, name: str, path: Path) -> str | None:
+        if self._left_s() <= 0:
+            return NO_TIME
+        self.took.append(path.name)
+        return None
+
+
+def test_only_small_files_are_read_again_for_the_log_where_a_bucket_takes_all(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size_bytes in (("small", 10), ("large", SMALL_BYTES + 1)):
+        (sent.run / "artifacts" / name).write_bytes(bytes(size_bytes))
+    read: list[str] = []
+    content = pack.content
+    monkeypatch.setattr(
+        pack, "content", lambda path, size_bytes: read.append(Path(path).name) or content(path, size_bytes)
+    )
+    bucket = Bucket(lambda: 100.0)
+    assert sent.rows(storage=bucket, bucket="gs://b/p") == {"artifacts/small": None, "artifacts/large": None}
+    assert read == ["small"] and sorted(bucket.took) == ["large", "small"]
+
+
+def test_packing_for_the_log_leaves_the_bucket_its_time(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (sent.run / "artifacts" / f"{number:02}").write_bytes(b"x")
+    read: list[str] = []
+    content = pack.content
+    monkeypatch.setattr(
+        pack, "content", lambda path, size_bytes: read.append(Path(path).name) or content(path, size_bytes)
+    )
+    left_s = lambda: 20.0 - len(read)  # noqa: E731 - a second for each file
+    bucket = Bucket(left_s)
+    assert set(sent.rows(left_s, storage=bucket, bucket="gs://b/p").values()) == {None}
+    assert len(read) == 5 and len(bucket.took) == 20
+
+
+def test_a_file_that_cannot_fit_into_the_log_is_not_read_again(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    (sent.run / "artifacts" / "large").write_bytes(bytes(9 << 20))
+    monkeypatch.setattr(pack, "content", lambda path, size_bytes: pytest.fail("it was read"))
+    assert sent.rows(inline_bytes=9000) == {"artifacts/large": NO_ROOM}
+
+
+def test_what_lies_beside_the_artifacts_takes_no_room_from_a_promise(sent: Sent) -> None:
+    (sent.run / "work").mkdir()
+    (sent.run / "before.json").write_text('{"home": null, "of": {}, "elsewhere": {}}')
+    (sent.run / "artifacts" / "model").write_bytes(os.urandom(9000))
+    for name in ("a", "b", "c"):
+        (sent.run / "work" / name).write_bytes(os.urandom(1000))
+    rows = sent.rows(beside=True, inline_bytes=9500)
+    assert rows["artifacts/model"] is None and list(rows.values()).count(NO_ROOM) == 3

@@ -23,7 +23,6 @@ class Agent:
 
     def __init__(self, worker: Worker) -> None:
         self.process = worker.popen("serve", NAME)
-        assert self.process.stdin and self.process.stdout
         self.stdin, self.stdout = self.process.stdin.fileno(), self.process.stdout.fileno()
         self.said: dict[int, bytes] = {}
         self.granted: dict[int, int] = {}
@@ -76,7 +75,6 @@ class Agent:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -155,10 +153,8 @@ def test_the_end_of_the_connection_ends_agent_and_verbs_but_not_the_job(worker: 
     agent.until(lambda: b"started" in agent.said.get(1, b""), "the start")
     verbs = psutil.Process(agent.process.pid).children()
     assert len(verbs) == 2
-    assert agent.process.stdin is not None
     agent.process.stdin.close()
     assert agent.process.wait(HANG_S) == 0
-    assert agent.process.stdout is not None
     agent.process.stdout.close()
     psutil.wait_procs(verbs, HANG_S)
     assert not any(verb.is_running() for verb in verbs)

@@ -6,15 +6,52 @@ import os
 import signal
 import subprocess
 import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from orchestrator.remote.shipping.sending import encoded
+from orchestrator.remote.shipping.sending import BLOCK_BYTES, encoded
 from orchestrator.vm.store import Manifest
 from tests.unit.vm.conftest import Worker, parsed
-from tests.unit.vm.shipped import Tree, blocks, sha256
 from tests.waiting import until
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass
+class Tree:
+    files: Mapping[str, bytes]
+    executable: Sequence[str] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    directories: Sequence[str] = ()
+
+    @property
+    def manifest(self) -> bytes:
+        files = [[path, sha256(data), len(data), int(path in self.executable)] for path, data in self.files.items()]
+        shape = {"files": files, "links": list(self.links.items()), "directories": list(self.directories)}
+        return json.dumps(shape).encode()
+
+    @property
+    def id(self) -> str:
+        return sha256(self.manifest)
+
+    def head(self) -> bytes:
+        packed = zlib.compress(self.manifest)
+        return b"%d\n%s" % (len(packed), packed)
+
+    def stream(self) -> bytes:
+        """All of it, for a worker that has nothing of it yet."""
+        return self.head() + blocks(b"".join({sha256(data): data for data in self.files.values()}.values()))
+
+
+def blocks(content: bytes) -> bytes:
+    return b"".join(encoded(content[at : at + BLOCK_BYTES]) for at in range(0, len(content), BLOCK_BYTES))
+
 
 LARGE = os.urandom(9 << 20)
 

@@ -1,20 +1,28 @@
-"""The supervisor as real processes: starts once, ends everything, keeps the exit code."""
+"""The supervisor as real processes, the files of a phase, and the bound of its log."""
 
 import ast
+import fcntl
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from orchestrator.vm import local, stream
+from orchestrator.vm.phases import PhaseFiles
+from orchestrator.vm.stream import BLOCK_BYTES, BoundedLog
+from tests import ROOT
 from tests.unit.vm.conftest import Worker, parsed
 from tests.waiting import HANG_S, until
 
@@ -108,13 +116,11 @@ def test_looks_at_a_phase_never_make_its_start_fail(worker: Worker) -> None:
 )
 def test_a_launcher_killed_at_any_moment_and_asked_again_starts_it_once(worker: Worker, after_s: float) -> None:
     launcher = worker.popen("start")
-    assert launcher.stdin is not None
     launcher.stdin.write(worker.request("echo once"))
     launcher.stdin.close()
     time.sleep(after_s)
     launcher.kill()
     launcher.wait()
-    assert launcher.stdout is not None
     launcher.stdout.close()
     worker.start("echo once")
     assert worker.ended()["rc"] == 0
@@ -256,7 +262,6 @@ def test_follow_reports_a_log_shorter_than_what_was_received(worker: Worker) -> 
 def test_follow_ends_when_the_client_disconnects(worker: Worker) -> None:
     worker.start("while :; do echo line; sleep 0.01; done")
     follower = worker.popen("follow", "a1", "main", "0")
-    assert follower.stdout is not None
     assert follower.stdout.readline()
     follower.stdout.close()
     assert follower.wait(timeout=HANG_S) == 1
@@ -293,3 +298,108 @@ def test_a_failed_setup_says_which_index_it_cannot_reach_and_a_failed_job_does_n
             until(exit_json.exists, "the end of the phase")
             ended = json.loads(exit_json.read_text())
             assert (ended["rc"], ended["unreachable"]) == (7, expected)
+
+
+WRITE = """
+import sys
+from orchestrator.vm.phases import PhaseFiles
+PhaseFiles("a1", "main", sys.argv[1]).write("stop.json", {"grace_s": 2})
+"""
+
+
+def test_two_processes_that_ask_a_phase_to_stop_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = PhaseFiles("a1", "main", str(tmp_path))
+    Path(phase.dir).mkdir(parents=True)
+    fsync, others = os.fsync, iter([[sys.executable, "-c", WRITE, str(tmp_path)]])
+
+    def and_another_one(fd: int) -> None:
+        fsync(fd)
+        for argv in others:
+            subprocess.run(argv, cwd=ROOT, check=True)
+
+    monkeypatch.setattr("orchestrator.vm.phases.os.fsync", and_another_one)
+    phase.write("stop.json", {"grace_s": 1})
+    assert phase.read("stop.json") == {"grace_s": 1}
+    assert [path.name for path in Path(phase.dir).iterdir()] == ["stop.json"]
+
+
+def test_a_look_at_a_phase_does_not_keep_its_supervisor_from_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = PhaseFiles("a1", "main", str(tmp_path))
+    Path(phase.dir).mkdir(parents=True)
+    look = phase.lock(fcntl.LOCK_SH)
+    assert look is not None
+    ends = iter([None, None, lambda: os.close(look)])
+    clock = SimpleNamespace(sleep=lambda seconds: (next(ends) or (lambda: None))())
+    monkeypatch.setattr(local, "time", clock)
+    local._lock(phase)
+    assert phase.alive()
+
+
+PART = 2 * BLOCK_BYTES
+
+
+def printed(start: int, end: int) -> bytes:
+    """What the job prints between two bytes: each eight of them say where they are."""
+    return b"".join(b"%07d\n" % number for number in range(start // 8, end // 8 + 1))[start % 8 :][: end - start]
+
+
+@pytest.mark.parametrize(("seed", "holes"), [(1, True), (2, True), (3, True), (4, False)])
+def test_a_reader_gets_what_was_printed_or_how_much_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, holes: bool
+) -> None:
+    """Not `holes`: the file system has none."""
+    chance, path, fstat = random.Random(seed), str(tmp_path / "log"), os.fstat
+    job, supervisor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), BoundedLog(path, 2 * PART)
+    if not holes:
+        monkeypatch.setattr(stream, "sys", SimpleNamespace(platform="darwin"))
+
+    def slow_fstat(file: int) -> os.stat_result:
+        """The job prints before a reader that has asked for the size does what follows."""
+        found, size = fstat(file), fstat(job).st_size
+        if file != job and size < 40 * PART:
+            os.write(job, printed(size, size + chance.choice((0, 0, 900, 30_000, 3 * PART))))
+            supervisor.punch(job)
+        return found
+
+    def read(offset: int, limit: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield where each piece begins and ends, once it is proven."""
+        for left_out, piece in BoundedLog(path, 2 * PART).pieces(offset, limit):
+            start, offset = offset + left_out, offset + left_out + len(piece)
+            assert piece == printed(start, offset)
+            yield start, offset
+
+    monkeypatch.setattr(os, "fstat", slow_fstat)
+    at = 0
+    while (size := fstat(job).st_size) < 40 * PART:
+        for _, end in read(at):
+            at = end
+            if chance.random() < 0.1:
+                break  # the connection is cut
+    for start in (0, PART - 7, PART, 2 * PART, size - PART, size):
+        read_bytes = sum(end - begin for begin, end in read(start, size))
+        assert size - start - read_bytes == max(size - PART - max(start, PART), 0)
+    assert (fstat(job).st_blocks * 512 <= 2 * PART + BLOCK_BYTES) is holes
+    monkeypatch.setattr(stream, "DRAIN_S", -1.0)
+    monkeypatch.setattr(stream, "LAST_BYTES", PART // 2)
+    assert next(read(7, size))[0] == size - PART // 2, "more of a log that has a gap is not waited for"
+    assert next(read(7, 2 * PART))[0] == 7, "one without a gap comes as a whole"
+    monkeypatch.undo()
+    os.close(job)
+
+
+def test_a_job_that_prints_without_end_fills_no_disk_and_its_end_is_that_of_its_script(worker: Worker) -> None:
+    worker.start("yes & until [ -e ../stop ]; do sleep 0.02; done; kill %1; wait; echo last; exit 7", max_log=2 * PART)
+    log = worker.path("main", "log")
+    until(lambda: log.stat().st_size > 500_000_000 and log.stat().st_blocks * 512 < 250_000_000, "holes in the log")
+    worker.path("stop").touch()
+    size = worker.ended()["log_size"]
+    assert worker.ended()["rc"] == 7 and log.stat().st_size == size
+    assert log.stat().st_blocks * 512 <= 2 * PART + BLOCK_BYTES
+    for offset in (PART, PART + 5_000_000):
+        frames = worker.output("follow", "a1", "main", str(offset)).split(b"\n", 1)[1]
+        gap = b"%d" % (size - PART - offset)
+        assert frames.startswith(b"G %d\n%sL 65536\n" % (len(gap), gap)) and b"\nlast\nS " in frames

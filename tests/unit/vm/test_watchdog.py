@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.timings import GOOGLE
-from orchestrator.core.lease.watchdog_report import problem, read_watchdogs
+from orchestrator.core.lease.cloud_api import GOOGLE
+from orchestrator.core.lease.guest_reports import problem, read_watchdogs
 from orchestrator.vm import watchdog
 from tests.unit.vm.watchdog_world import EPOCH, HOUR, NODE, QUEUE, World, between, config, labels, until
 

@@ -373,7 +373,6 @@ def started(server: Server, place: Path, python: str) -> tuple[dict[str, Any], s
     environment = {"TPUJOB_WATCHDOG_DIR": str(place), "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
     command = {"args": [python, "-IS", watchdog.__file__, str(place / "watchdog.json")], "env": environment}
     process = subprocess.Popen(**command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     return command, process, [process.stdout.readline().decode() for _ in range(2)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.core.lease.timings import GOOGLE
+from orchestrator.core.lease.cloud_api import GOOGLE
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.vm import watchdog
 

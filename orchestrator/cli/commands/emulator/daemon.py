@@ -86,7 +86,7 @@ def up(
         )
     state = directory()
     endpoint = control.ensure_running(state, port)
-    if port not in (0, _port_of(endpoint.url)):
+    if port not in (0, int(endpoint.url.rpartition(":")[2])):
         raise UserError(
             f"the emulator is already running at {endpoint.url}", hint="`tpujob emulator stop` first; its nodes stay"
         )
@@ -165,7 +165,3 @@ def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool, *,
         emit(f"export {name}={shlex.quote(value)}")
     emit(f'export PATH={shlex.quote(path)}:"$PATH"  # gcloud\'s ssh and scp')
     emit(CLIENTS)
-
-
-def _port_of(url: str) -> int:
-    return int(url.rpartition(":")[2])

@@ -10,8 +10,7 @@ from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.guarantee.doctor import Diagnosis, diagnose, way_of
 from orchestrator.client.guarantee.health_checks import SliceHealth
 from orchestrator.core.lease.access import Via
-from orchestrator.core.text.durations import format_usd
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock, format_usd
 from orchestrator.report.layout import format_cost
 
 TEXT = 28  # columns before what a check says

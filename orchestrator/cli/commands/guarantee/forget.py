@@ -6,7 +6,7 @@ from orchestrator.cli import completion
 from orchestrator.cli.console import emit, emit_lines, open_session
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.client.guarantee import forget as client
-from orchestrator.core.text.times import clock
+from orchestrator.core.text.units import clock
 
 
 def forget(

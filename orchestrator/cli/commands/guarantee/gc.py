@@ -7,7 +7,7 @@ from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.client.guarantee import gc as client
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock
 from orchestrator.errors import UserError
 from orchestrator.places import traits_of, traits_on
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Option
-from orchestrator.client.guarantee import install_gc as client
-from orchestrator.core.text.durations import parse_duration
+from orchestrator.client.guarantee import timers as client
+from orchestrator.core.text.units import parse_duration
 from orchestrator.errors import UserError
 
 SHORTEST_S, LONGEST_S = 60, 86400

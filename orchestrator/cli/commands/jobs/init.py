@@ -5,7 +5,6 @@ from typing import Annotated
 
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Argument, Option
-from orchestrator.client import examples
 from orchestrator.client.jobs import new_job_file
 from orchestrator.errors import UserError
 
@@ -35,7 +34,7 @@ def init(
             f"`init` writes a file for one script, and {directory} is a second argument",
             hint=f"`tpujob init --example {script} {directory}` copies an example",
         )
-    if script in examples.find_all() and not Path(script).exists():
+    if script in new_job_file.find_all() and not Path(script).exists():
         raise UserError(f"there is no file {script}", hint=f"`tpujob init --example {script}` copies the example")
     written = new_job_file.write(Path(script) if script is not None else None)
     emit(str(written.path))
@@ -49,11 +48,11 @@ def init(
 
 def _copy_example(name: str | None, directory: Path) -> None:
     if name is None:
-        for each in examples.find_all().values():
+        for each in new_job_file.find_all().values():
             emit(f"{each.name}\t{each.description}")
         return
-    chosen = examples.find(name)
-    copied = examples.copy(chosen, directory)
+    chosen = new_job_file.find(name)
+    copied = new_job_file.copy(chosen, directory)
     for path in copied:
         emit(str(path))
     console().notice("next", f"tpujob run {copied[0]}")

@@ -1,14 +1,17 @@
-"""`tpujob plan`: check a job and show what `run` would ask the cloud for."""
+"""`tpujob plan|export`: check a job and show what `run` would ask the cloud for, or print it as objects of Kubernetes."""
+
+import json
+from typing import Annotated
 
 from orchestrator.cli.console import console, emit_json, open_session
-from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Project
+from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Option, Project
 from orchestrator.cli.tables import print_table
 from orchestrator.client.jobs.job_files import JobRequest, environment, parted, read
-from orchestrator.client.jobs.planning import PlanPreview, preview
+from orchestrator.client.jobs.planning import PlanPreview, exported, preview
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps.plans import SweepPreview, on_slices
 from orchestrator.client.sweeps.plans import preview as preview_sweep
-from orchestrator.errors import JobSpecError
+from orchestrator.errors import JobSpecError, UserError
 
 
 def plan(
@@ -66,3 +69,28 @@ def _print(session: Session, preview: PlanPreview) -> None:
         first, *others = preview.requests
         body = "; `--json` has its body, and the others" if others else "; `--json` has its body"
         console().notice("request", f"{first['method']} {first['url']}{body}")
+
+
+def export(
+    job: JobArguments,
+    to: Annotated[str, Option("--to", metavar="jobset", help="What to print; there is nothing but jobset.")] = "jobset",
+    image: Annotated[str | None, Option(metavar="IMAGE", help="The container image: the key gke.image.")] = None,
+    namespace: Annotated[str | None, Option(metavar="NAME", help="The key gke.namespace.")] = None,
+    queue: Annotated[str | None, Option(metavar="NAME", help="The LocalQueue of Kueue: the key gke.queue.")] = None,
+    with_secrets: Annotated[
+        bool, Option("--with-secrets", help="Print the Secret, too, with the values of your variables.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the objects that `run` would submit to a cluster: JobSet, ConfigMap and Secret. Creates nothing.
+
+    They work by themselves: `tpujob export job.yaml | kubectl apply --server-side -f -`. Each call makes new names. A job with
+    `on: tpu` is exported as one with `on: gke`; what a cluster cannot do is refused by name.
+    """
+    if to != "jobset":
+        raise UserError(f"--to {to}: it is `jobset`")
+    session = open_session()
+    keys = {"image": image, "namespace": namespace, "queue": queue}
+    found = exported(session, job.request(), with_secrets=with_secrets, **keys)
+    # As it is, for another program: it has no control characters, and secrets in it are meant to be there.
+    console().out(json.dumps(found.as_json(), indent=2) if as_json else str(found).removesuffix("\n"))

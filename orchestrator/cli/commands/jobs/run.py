@@ -1,4 +1,4 @@
-"""`tpujob run`: run a job, from its plan to proven absence."""
+"""`tpujob run|submit`: run a job, from its plan to proven absence; or start it and leave."""
 
 from typing import Annotated
 
@@ -64,3 +64,8 @@ def run(
     if ran and not as_json:
         print_comparison(session, ran)
     return result.exit_code
+
+
+def submit(job: JobArguments, as_json: EventStream = False, cloud: Cloud = None, project: Project = None) -> int:
+    """Start a job and leave: the same as `run --detach`. The slice deletes itself when the job has ended."""
+    return run(job, keep=None, detach=True, as_json=as_json, cloud=cloud, project=project)

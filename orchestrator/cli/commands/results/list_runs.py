@@ -5,8 +5,7 @@ from orchestrator.cli.options import Json
 from orchestrator.cli.tables import print_table
 from orchestrator.client.results import history
 from orchestrator.client.sweeps import progress
-from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.times import minute_clock
+from orchestrator.core.text.units import format_duration, minute_clock
 from orchestrator.report.layout import format_cost
 from orchestrator.report.whole_run import RunSummary
 

@@ -10,7 +10,7 @@ from orchestrator.cli.console import emit, emit_json, emit_lines, open_session
 from orchestrator.cli.options import Cloud, Json, Name, Option, Project
 from orchestrator.client.session import Session
 from orchestrator.client.slices.down import DownResult, NameNeeded, take_down
-from orchestrator.core.text.times import clock
+from orchestrator.core.text.units import clock
 from orchestrator.errors import UserError
 
 

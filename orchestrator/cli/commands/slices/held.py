@@ -7,7 +7,7 @@ from orchestrator.cli.console import emit, open_session
 from orchestrator.cli.options import Argument, Cloud, Name, Option, Project
 from orchestrator.client.arguments import HOLD, seconds
 from orchestrator.client.slices import held
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock
 
 
 def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:

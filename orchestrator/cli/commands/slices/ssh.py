@@ -1,13 +1,24 @@
-"""`tpujob ssh`: a shell, or one command, on a worker of a slice; or one command on all of them."""
+"""`tpujob ssh|scp|forward|ssh-config`: shells, commands, copies and ports of the workers of a slice, by the user's ssh."""
 
 import os
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit_errors, emit_lines, open_session
+from orchestrator.cli import completion
+from orchestrator.cli.console import console, emit, emit_errors, emit_lines, open_session
 from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project, WorkerOrAll
 from orchestrator.client.arguments import worker_or_all
-from orchestrator.client.slices.on_all_workers import run_on_all
-from orchestrator.client.slices.shell import SshOptions, check_forwards, ssh_argv
+from orchestrator.client.session import Session
+from orchestrator.client.slices import ssh_config as client
+from orchestrator.client.slices.copies import copy_argv, copy_everywhere, open_copy, parse
+from orchestrator.client.slices.shell import (
+    SshOptions,
+    check_forwards,
+    forwarding,
+    port_wish,
+    run_on_all,
+    ssh_argv,
+    wait_for_end,
+)
 from orchestrator.errors import UserError
 
 FORWARD = "[ADDRESS:]PORT:HOST:PORT"
@@ -52,11 +63,117 @@ def ssh(
         argv = ssh_argv(session, name, options, command or [])
         console().quiet()
         os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on, and so is the exit code
-    return run_on_all(session, name, command or [], _print)
+    return run_on_all(session, name, command or [], _print_lines)
 
 
-def _print(worker: int, is_error: bool, lines: list[str]) -> None:
+def _print_lines(worker: int, is_error: bool, lines: list[str]) -> None:
     """Print lines of a worker. Raises BrokenPipeError once the reader of stdout has left."""
     (emit_errors if is_error else emit_lines)([f"worker{worker} | {line}" for line in lines])
     if console().is_unread:
         raise BrokenPipeError
+
+
+def scp(
+    places: Annotated[
+        list[str],
+        Argument(
+            metavar="SRC... DST", help="Local files, and SLICE:PATH, or SLICE:N:PATH for worker N (by default 0)."
+        ),
+    ],
+    recursive: Annotated[bool, Option("-r", help="Copy directories with all that is in them.")] = False,
+    worker: Annotated[
+        str | None, Option("--worker", metavar="N|all", help="The worker of a SLICE:PATH, or all of them.")
+    ] = None,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> int:
+    """Copy files to a worker or from one, or to all workers or from all.
+
+    Paths are those of scp: they begin at the home directory, and the worker expands a quoted `*`. With `--worker all` every
+    worker gets the files, or DST gets a directory for each worker: worker0 and so on. A local name with a colon is `./NAME:X`.
+    """
+    copy = parse(places, worker, recursive=recursive)
+    session = open_session(cloud, project)
+    shell = open_copy(session, copy)
+    if not copy.everywhere:
+        argv = copy_argv(shell, copy)
+        console().quiet()
+        os.execvp(argv[0], argv)  # noqa: S606 - its progress is shown by scp itself, and the exit code is its own
+    return copy_everywhere(session, shell, copy, _print_errors)
+
+
+def _print_errors(worker: int, lines: list[str]) -> None:
+    emit_errors(f"worker{worker} | {line}" for line in lines)
+
+
+def forward(
+    words: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="[NAME] [PORT]...",
+            help="A slice (by default yours) or a run, and ports of the worker, or LOCAL:PORT. By default the run's `ports:`.",
+            autocompletion=completion.slices,
+        ),
+    ] = None,
+    worker: Annotated[int, Option(min=0, help="Worker index, from 0.")] = 0,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> None:
+    """Let ports of this machine lead to ports of a worker, such as TensorBoard's, until Ctrl-C or the end of the slice.
+
+    Where a port is in use here, another one takes its place; with LOCAL:PORT it is that one or none. Only programs of this
+    machine can connect, and only to what listens on the worker's own loopback or on all of its addresses.
+    """
+    ports = list(words or ())
+    name = ports.pop(0) if ports and port_wish(ports[0]) is None else None
+    wishes = []
+    for port in ports:
+        wish = port_wish(port)
+        if wish is None:
+            raise UserError(f"{port} is no port", hint="`6006`, or `8080:6006` for port 8080 here")
+        wishes.append(wish)
+    session = open_session(cloud, project)
+    with forwarding(session, name, wishes, worker) as (shell, forwarded):
+        for each in forwarded:
+            emit(str(each))
+        session.reporter.notice("end", wait_for_end(session, shell))
+
+
+def ssh_config(
+    name: Annotated[
+        str | None, Argument(help="Print the configuration of this slice.", autocompletion=completion.slices)
+    ] = None,
+    install: Annotated[bool, Option("--install", help="Put the line at the top of ~/.ssh/config.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Take the line out of ~/.ssh/config.")] = False,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> None:
+    """Print the line for ~/.ssh/config with which ssh, rsync and editors know the workers of every slice.
+
+    Worker 1 of the slice `trainer` is the host tpu-trainer-1, as long as the slice exists. It also has the name of its node:
+    NODE-1. `--install` adds the line, once, and `--remove` takes it out.
+    """
+    if (name is not None) + install + remove > 1:
+        raise UserError("give one of NAME, --install and --remove")
+    session = open_session(cloud, project)
+    if name is not None:
+        emit_lines(client.of_slice(session, name).splitlines())
+    elif install or remove:
+        _report(session, client.install(session) if install else client.remove(session), installed=install)
+    else:
+        emit(client.include(session).line)
+        session.reporter.notice("hint", "it goes to the top of ~/.ssh/config: `tpujob ssh-config --install`")
+
+
+def _report(session: Session, done: client.Include, *, installed: bool) -> None:
+    if installed:
+        what = "now includes" if done.changed else "already includes"
+    else:
+        what = "no longer includes" if done.changed else "does not include"
+    emit(f"{done.file} {what} the slices of tpujob")
+    if installed:
+        session.reporter.notice("ssh", "ssh tpu-NAME-0 is worker 0 of the slice NAME; so for rsync, scp and editors")
+        if (home := client.foreign_home()) is not None:
+            session.reporter.notice(
+                "warning", f"OpenSSH itself reads {home}/.ssh/config, since HOME does not count there"
+            )

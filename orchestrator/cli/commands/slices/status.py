@@ -9,8 +9,7 @@ from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.client.slices.status import SliceRow, WaitingRun
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.client.sweeps.progress import SweepProgress
-from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.core.text.times import day_clock, short_clock
+from orchestrator.core.text.units import day_clock, format_duration, format_usd, short_clock
 from orchestrator.report.layout import format_cost
 from orchestrator.settings import EMULATED, GOOGLE
 

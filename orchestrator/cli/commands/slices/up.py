@@ -15,8 +15,7 @@ from orchestrator.client.session import Session
 from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up, preview_up
 from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.times import day_clock
+from orchestrator.core.text.units import day_clock, format_duration
 from orchestrator.errors import NeedsConsent, UserError
 from orchestrator.report.layout import request_lines
 

@@ -6,9 +6,8 @@ import shlex
 from typing import Any
 
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.names import shown
-from orchestrator.core.text.sizes import parse_size
+from orchestrator.core.text.units import parse_duration, parse_size
 
 MAX_PORTS = 16
 _PYTHON = re.compile(r"3\.([89]|[1-9]\d)")

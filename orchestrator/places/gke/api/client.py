@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator import errors
-from orchestrator.core.lease import timings as claim_timings
+from orchestrator.core.lease import cloud_api
 from orchestrator.core.lease.cloud_api import (
     EVERYWHERE,
     Capabilities,
@@ -22,9 +22,8 @@ from orchestrator.core.lease.cloud_api import (
 )
 from orchestrator.core.text import names
 from orchestrator.places.gke.api import views
-from orchestrator.places.gke.api.errors import NotFound
-from orchestrator.places.gke.api.kube_api import KUEUE, KubeApi, Rows, path_of
-from orchestrator.places.gke.api.plugins import PLUGIN_S
+from orchestrator.places.gke.api.clusters import PLUGIN_S
+from orchestrator.places.gke.api.kube_api import KUEUE, KubeApi, NotFound, Rows, path_of
 from orchestrator.places.gke.api.pods import JobSetPods
 from orchestrator.places.gke.objects.nodes import NodeView
 
@@ -45,7 +44,7 @@ class ClusterCloud:
         self._open = open_api
         self._apis: dict[str, KubeApi] = {}
         self.capabilities = Capabilities(
-            visible_within_s=SETTLES_S, settles_within_s=SETTLES_S, timings=claim_timings.GOOGLE
+            visible_within_s=SETTLES_S, settles_within_s=SETTLES_S, timings=cloud_api.GOOGLE
         )
 
     def api(self, project: str) -> KubeApi:

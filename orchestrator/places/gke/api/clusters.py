@@ -1,27 +1,227 @@
-"""The identity of a cluster, as leases record it, and the connection that it leads to.
+"""The identity of a cluster, as leases record it, and the connection that it leads to, from a kubeconfig or from Google.
 
 An identity is `projects/P/locations/L/clusters/C`, or `CONTEXT@SERVER` for a context of a kubeconfig: a context that is later
 pointed at another server is another cluster, and an absence there proves nothing here.
+
+Files are merged as kubectl merges them. lightkube reads them, and signs in with certificates and tokens. Plugins, such as
+gke-gcloud-auth-plugin, are run here: lightkube waits for one without an end, knows no `client.authentication.k8s.io/v1`, and
+raises whatever the output of a broken one leads to.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.cloud_api import Bearer
-from orchestrator.errors import ConfigError, UnexpectedReply
-from orchestrator.places.gke.api import kubeconfig
+from orchestrator.errors import AuthError, CloudUnavailable, ConfigError, UnexpectedReply
 from orchestrator.places.gke.api.kube_api import KubeApi, connect
-from orchestrator.places.gke.api.plugins import PluginToken
 from orchestrator.places.google.credentials import GoogleToken
-from orchestrator.places.google.json_call import json_call
+from orchestrator.places.google.fetch import json_call
 
 if TYPE_CHECKING:
     import httpx2
     from lightkube.config.kubeconfig import SingleConfig
+    from lightkube.config.models import UserExec
+
+
+PLUGIN_S = 30.0  # gcloud takes a few seconds, and more to renew its login
+SHOWN_CHARS = 300
+TRY_IT = "`kubectl get namespaces` runs the same plugin, and lets it ask you what it needs to know"
+
+
+class PluginToken:
+    """The Bearer for a cluster whose kubeconfig names a plugin. Its token is kept until the server refuses it."""
+
+    renewable = True
+
+    def __init__(self, asked: UserExec, directory: Path | None) -> None:
+        """`directory`: of the kubeconfig, from which a command with a relative path is looked for."""
+        self._asked, self._directory = asked, directory
+        self._token: str | None = None
+        self._lock = threading.Lock()  # many threads follow pods
+
+    def token(self) -> str:
+        """Return the token; run the plugin if there is none yet.
+
+        Raises AuthError; CloudUnavailable for a plugin that does not end, or that fails though it gave a token before.
+        """
+        with self._lock:
+            if self._token is None:
+                self._token = self._given()
+            return self._token
+
+    def renew(self) -> None:
+        """Run the plugin. Raises as `token`."""
+        with self._lock:
+            self._token = self._given()
+
+    def _given(self) -> str:
+        name = self._asked.command
+        rc, output, complaint = self._run()
+        if rc != 0:
+            said = " ".join(complaint.decode("utf-8", "replace").split())[-SHOWN_CHARS:]
+            why = f"{name}, which signs in to the cluster, ended with code {rc}: {said}"
+            if self._token is not None:  # it can sign in: a network that is away for a moment must not end a job
+                raise CloudUnavailable(why, hint=TRY_IT)
+            raise AuthError(why, hint=TRY_IT)
+        try:
+            token = json.loads(output)["status"]["token"]
+        except (ValueError, KeyError, TypeError):
+            token = None
+        if not (isinstance(token, str) and token and token.isascii() and token.isprintable()):
+            raise AuthError(f"{name}, which signs in to the cluster, gave no token", hint=TRY_IT)
+        return token
+
+    def _run(self) -> tuple[int, bytes, bytes]:
+        name = self._asked.command
+        command = str(self._directory / name) if "/" in name and self._directory is not None else name
+        about = {"kind": "ExecCredential", "apiVersion": self._asked.apiVersion, "spec": {"interactive": False}}
+        environ = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(about)}
+        environ |= {each.name: each.value for each in self._asked.env or ()}
+        try:
+            process = subprocess.Popen(
+                [command, *(self._asked.args or ())],
+                env=environ,
+                stdin=subprocess.DEVNULL,  # it may be asked by the guardian, or by many threads at once
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # what it starts itself is ended with it
+            )
+        except OSError as error:
+            why = f"{name}, which signs in to the cluster, cannot be started: {error.strerror or error}"
+            raise AuthError(why, hint=self._asked.installHint or TRY_IT) from error
+        try:
+            output, complaint = process.communicate(timeout=PLUGIN_S)
+        except subprocess.TimeoutExpired as error:
+            raise CloudUnavailable(
+                f"{name}, which signs in to the cluster, did not end within {PLUGIN_S:.0f} s", hint=TRY_IT
+            ) from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            with process:  # reaps it, and closes its pipes
+                pass
+        return process.returncode, output, complaint
+
+
+INSTALL = "install it with: pip install 'tpujob[gke]'"
+_ADDRESS = re.compile(r"https?://[^/]", re.IGNORECASE)
+_PARSING = threading.Lock()  # msgspec crashes (SIGSEGV) if threads convert to the same class for the first time at once
+_IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
+_HINT = "`kubectl config get-contexts` lists the contexts of your kubeconfig"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a context leads to. `proxy`: that of the cluster (`proxy-url`), which outranks those of the environment.
+
+    `tls_name`: of the server's certificate (`tls-server-name`); None: the host of its address.
+    """
+
+    config: SingleConfig
+    proxy: str | None = None
+    tls_name: str | None = None
+
+    @property
+    def server(self) -> str:
+        return str(self.config.cluster.server)
+
+
+def load(context: str | None, environ: Mapping[str, str]) -> Connection:
+    """Return the configuration of a context; None: of the current one. Raises ConfigError. Reads no network."""
+    try:
+        import yaml
+        from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+        from lightkube.core.exceptions import ConfigError as Unusable
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"`on: gke` needs the Python package {error.name}", hint=INSTALL) from error
+    found: list[Any] = []
+    clusters: dict[str, Mapping[str, Any]] = {}
+    users: dict[str, Mapping[str, Any]] = {}
+    for path in _files(environ):
+        try:
+            text = _complete(yaml.safe_load(path.read_bytes()))
+            with _PARSING:
+                found.append(KubeConfig.from_dict(text, fname=path))
+            clusters, users = _named_in(text, "cluster") | clusters, _named_in(text, "user") | users
+        except (Unusable, OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{path} cannot be used as a kubeconfig: {error}", hint=_HINT) from error
+    if not found:
+        looked = " or ".join(map(str, _named(environ)))
+        raise ConfigError(
+            f"there is no kubeconfig: {looked} does not exist",
+            hint="gcloud container clusters "
+            "get-credentials writes it; or name the cluster itself: `gke: {cluster: projects/P/locations/L/clusters/C}`",
+        )
+    name = context or next((each.current_context for each in found if each.current_context), None)
+    if name is None:
+        raise ConfigError("your kubeconfig has no current context", hint="name one: `gke: {context: NAME}`")
+    for each in found:
+        if name in each.contexts:
+            chosen = each.contexts[name]
+            cluster = _first(found, "clusters", chosen.cluster)
+            user = _first(found, "users", chosen.user) if chosen.user else None
+            if cluster is None or (chosen.user and user is None):
+                missing = "cluster" if cluster is None else "user"
+                raise ConfigError(f"the {missing} of context {name!r} is missing in your kubeconfig", hint=_HINT)
+            if user is None:
+                raise ConfigError(f"context {name!r} of your kubeconfig names no user", hint=_HINT)
+            config = SingleConfig(context_name=name, context=chosen, cluster=cluster, user=user, fname=each.fname)
+            plain = clusters[chosen.cluster]
+            _refuse_unusable(name, str(plain.get("server") or ""), str(chosen.user), users[str(chosen.user)])
+            proxy, tls_name = (str(plain.get(key) or "") or None for key in ("proxy-url", "tls-server-name"))
+            return Connection(config, proxy, tls_name)
+    raise ConfigError(f"your kubeconfig has no context {name!r}", hint=_HINT)
+
+
+def _first(found: list[Any], kind: str, name: str) -> Any:
+    return next((getattr(each, kind)[name] for each in found if name in getattr(each, kind)), None)
+
+
+def _complete(text: Any) -> Any:
+    """Return what a file says, with empty lists for what it leaves out: kubectl takes an empty file, too."""
+    found = {} if text is None else text
+    return {**found, **{key: found.get(key) or [] for key in ("clusters", "contexts", "users")}}
+
+
+def _named_in(text: Any, kind: str) -> dict[str, Mapping[str, Any]]:
+    """Return the clusters or the users of a file by their names, with the keys that lightkube leaves out."""
+    return {each["name"]: each[kind] for each in text[f"{kind}s"]}
+
+
+def _refuse_unusable(context: str, server: str, name: str, user: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a server that cannot be asked, and for a user as whom tpujob does not sign in."""
+    if _ADDRESS.match(server) is None:
+        raise ConfigError(
+            f"the server of context {context!r} of your kubeconfig is {server!r}, which is no address with https://",
+            hint="`kubectl config set-cluster CLUSTER --server=https://…` corrects it",
+        )
+    if acting := [key for key in _IMPERSONATION if user.get(key)]:
+        raise ConfigError(
+            f"user {name!r} of your kubeconfig acts as another ({', '.join(acting)}), which tpujob does not support",
+            hint="name a context whose user signs in as itself: `gke: {context: NAME}`",
+        )
+
+
+def _named(environ: Mapping[str, str]) -> list[Path]:
+    listed = [Path(each).expanduser() for each in environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    home = environ.get("HOME") or str(Path.home())
+    return listed or [Path(home) / ".kube" / "config"]
+
+
+def _files(environ: Mapping[str, str]) -> list[Path]:
+    """The files that exist: kubectl leaves out the others without a word."""
+    return [path for path in _named(environ) if path.is_file()]
+
 
 CONTAINER_API = "https://container.googleapis.com/v1/"
 _CLUSTER = re.compile(r"projects/[a-z0-9.:-]+/locations/[a-z0-9-]+/clusters/[a-z0-9-]+")
@@ -37,7 +237,7 @@ def identity(context: str | None, cluster: str | None, environ: Mapping[str, str
     """
     if cluster is not None:
         return cluster
-    found = kubeconfig.load(context, environ)
+    found = load(context, environ)
     return f"{found.config.context_name}@{found.server}"
 
 
@@ -59,7 +259,7 @@ def open_api(found: str, environ: Mapping[str, str]) -> KubeApi:
     if _CLUSTER.fullmatch(found):
         return _of_google(found, GoogleToken())
     context, _, server = found.rpartition("@")
-    leads_to = kubeconfig.load(context, environ)
+    leads_to = load(context, environ)
     if leads_to.server != server:
         raise ConfigError(
             f"context {context!r} of your kubeconfig leads to {leads_to.server}, and the job was started at {server}",
@@ -71,9 +271,9 @@ def open_api(found: str, environ: Mapping[str, str]) -> KubeApi:
     return connect(config, bearer, leads_to.proxy, leads_to.tls_name)
 
 
-def _of_google(name: str, bearer: Bearer, ask: Callable[..., dict[str, Any]] = json_call) -> KubeApi:
+def _of_google(name: str, bearer: Bearer) -> KubeApi:
     """Ask GKE for the endpoint and the certificate of the cluster: the token is sent to no other server."""
-    found = ask("GET", CONTAINER_API + name, None, bearer, emulated=False)
+    found = json_call("GET", CONTAINER_API + name, None, bearer, emulated=False)
     endpoint, authority = found.get("endpoint"), (found.get("masterAuth") or {}).get("clusterCaCertificate")
     if not (isinstance(endpoint, str) and endpoint and isinstance(authority, str) and authority):
         raise UnexpectedReply(f"GKE names no endpoint of {name}", details=found)
@@ -85,7 +285,7 @@ def _config(name: str, endpoint: str, authority: str) -> SingleConfig:
         from lightkube.config.kubeconfig import SingleConfig
         from lightkube.config.models import Cluster, Context, User
     except ModuleNotFoundError as error:
-        raise ConfigError(f"`on: gke` needs the Python package {error.name}", hint=kubeconfig.INSTALL) from error
+        raise ConfigError(f"`on: gke` needs the Python package {error.name}", hint=INSTALL) from error
     cluster = Cluster(server=f"https://{endpoint}", certificate_auth_data=authority)
     return SingleConfig(name, Context(cluster=name, user=name), cluster, User())
 

@@ -1,10 +1,11 @@
-"""One call of the API of Kubernetes at a time, as JSON: an object, a whole list, or a log. Decides nothing.
+"""One call of the API of Kubernetes at a time, as JSON: an object, a whole list, or a log; or one CloudError. Decides nothing.
 
-lightkube makes the connection (`kubeconfig`); its own calls have neither the preconditions of a delete nor the bytes of a log.
+lightkube makes the connection (`clusters`); its own calls have neither the preconditions of a delete nor the bytes of a log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import ssl
@@ -15,12 +16,83 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from orchestrator import errors
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError, UnexpectedReply
-from orchestrator.places.gke.api import errors
 
 if TYPE_CHECKING:
     import httpx2
     from lightkube.config.kubeconfig import SingleConfig
+
+
+MAX_MESSAGE_CHARS = 500
+NO_JOBSET = "its admin installs JobSet: docs/gke.md"
+SIGN_IN = "`kubectl auth whoami` says who you are there; docs/gke.md lists the permissions that a run needs"
+
+
+class NotFound(errors.CloudError):
+    """The API says that this object does not exist: a Status with the reason NotFound, nothing less."""
+
+    reason = "absent"
+
+
+def of_reply(status: int, body: bytes, *, retry_after: str | None = None, server: str) -> errors.CloudError:
+    """Return the error for a reply with a status of 300 or more. `server`: which, for messages."""
+    found = _status(body)
+    if found is None:
+        return _not_the_api(status, body, server, _seconds(retry_after))
+    reason, message = str(found.get("reason") or ""), _plain(str(found.get("message") or f"status {status}"))
+    if status == 404:
+        if reason == "NotFound":
+            return NotFound(message, details=found)
+        return errors.UnexpectedReply(f"{server} answered 404 {reason}: {message}", details=found)
+    if status == 401:
+        return errors.AuthError(f"{server} does not accept your credentials: {message}", hint=SIGN_IN, details=found)
+    if status == 403:
+        if "exceeded quota" in message:
+            return errors.QuotaError(
+                message, hint="a ResourceQuota of the namespace; its admin can raise it", details=found
+            )
+        if "admission webhook" in message or "denied the request" in message or "Warden" in message:
+            return errors.BadRequest(f"the cluster refuses it: {message}", details=found)
+        return errors.AuthError(message, hint=SIGN_IN, details=found)
+    if status == 409:
+        kind = errors.AlreadyExists if reason == "AlreadyExists" else errors.WrongState
+        return kind(message, details=found)
+    if status in (400, 405, 413, 415, 422):
+        return errors.BadRequest(f"the cluster refuses it: {message}", details=found)
+    if status in (410, 429) or status >= 500:  # 410: the rest of a list has expired, and it begins anew
+        return errors.CloudUnavailable(f"{server}: {message}", retry_after_s=_seconds(retry_after), details=found)
+    return errors.UnexpectedReply(f"{server} answered {status} {reason}: {message}", details=found)
+
+
+def _status(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.get("kind") == "Status" else None
+
+
+def _not_the_api(status: int, body: bytes, server: str, retry_after_s: float | None) -> errors.CloudError:
+    text = _plain(body.decode("utf-8", "replace"))
+    if status == 404 and "page not found" in text:
+        return errors.BadRequest(f"{server} does not know JobSets (jobset.x-k8s.io/v1alpha2)", hint=NO_JOBSET)
+    if status in (401, 403):
+        return errors.AuthError(f"{server} answered {status}: {text}", hint=SIGN_IN)
+    if status == 429 or status >= 500:
+        return errors.CloudUnavailable(f"{server} answered {status}: {text}", retry_after_s=retry_after_s)
+    return errors.UnexpectedReply(
+        f"{server} answered {status}, and not as the API of Kubernetes does: {text}", details=text
+    )
+
+
+def _plain(text: str) -> str:
+    shown = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_MESSAGE_CHARS]).strip()
+    return shown if len(shown) <= MAX_MESSAGE_CHARS else f"{shown[: MAX_MESSAGE_CHARS - 1]}…"
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 TIMEOUT_S = 15.0
@@ -131,35 +203,29 @@ class KubeApi:
         """Raise the CloudError of a reply that is none of success."""
         if response.status_code >= 300:
             retry = response.headers.get("retry-after")
-            error = errors.of_reply(response.status_code, response.content, retry_after=retry, server=self.server)
+            error = of_reply(response.status_code, response.content, retry_after=retry, server=self.server)
             raise self._rights.judge(method, path, error)
         self._rights.allowed(method, path)
 
 
-class translated:
-    """A context that raises CloudErrors in place of the errors of httpx and lightkube."""
+@contextlib.contextmanager
+def translated(server: str) -> Iterator[None]:
+    """Raise CloudErrors in place of the errors of httpx and lightkube."""
+    import httpx2
+    from lightkube.core.exceptions import ConfigError as Unusable
 
-    def __init__(self, server: str) -> None:
-        self._server = server
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        import httpx2
-        from lightkube.core.exceptions import ConfigError as Unusable
-
-        match error:
-            case httpx2.TimeoutException():
-                raise CloudUnavailable(f"{self._server} did not answer in time") from error
-            case httpx2.ConnectError() if isinstance(error.__context__, ssl.SSLError) or "CERTIFICATE" in str(error):
-                raise CloudUnavailable(
-                    f"{self._server} cannot be trusted: {error}", hint="its certificate is not that of your kubeconfig"
-                ) from error
-            case httpx2.HTTPError() | httpx2.StreamError() | OSError():
-                raise CloudUnavailable(f"{self._server} cannot be reached: {error or type(error).__name__}") from error
-            case Unusable():  # a plugin that signs in
-                raise AuthError(f"signing in to {self._server} failed: {error}", hint=errors.SIGN_IN) from error
+    try:
+        yield
+    except httpx2.TimeoutException as error:
+        raise CloudUnavailable(f"{server} did not answer in time") from error
+    except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+        is_tls = isinstance(error.__context__, ssl.SSLError) or "CERTIFICATE" in str(error)
+        if isinstance(error, httpx2.ConnectError) and is_tls:
+            hint = "its certificate is not that of your kubeconfig"
+            raise CloudUnavailable(f"{server} cannot be trusted: {error}", hint=hint) from error
+        raise CloudUnavailable(f"{server} cannot be reached: {error or type(error).__name__}") from error
+    except Unusable as error:  # a plugin that signs in
+        raise AuthError(f"signing in to {server} failed: {error}", hint=SIGN_IN) from error
 
 
 def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None, tls_name: str | None = None) -> KubeApi:
@@ -201,7 +267,6 @@ def path_of(kind: str, namespace: str, name: str = "", *, kueue: str = KUEUE[0])
         "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
         "jobs": "/apis/batch/v1",
         "workloads": f"/apis/kueue.x-k8s.io/{kueue}",
-        "events": "/api/v1",
     }.get(kind, "/api/v1")
     place = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
     return f"{group}{place}/{kind}{'/' + quote(name, safe='') if name else ''}"

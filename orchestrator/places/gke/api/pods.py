@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.errors import CloudUnavailable, Vanished
 from orchestrator.places.gke.api import views
-from orchestrator.places.gke.api.errors import NotFound
-from orchestrator.places.gke.api.kube_api import KubeApi, path_of, read_log
+from orchestrator.places.gke.api.kube_api import KubeApi, NotFound, path_of, read_log
 from orchestrator.places.gke.objects.pod_api import PodView
 
 if TYPE_CHECKING:

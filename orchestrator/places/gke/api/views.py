@@ -1,6 +1,7 @@
 """Objects of Kubernetes as the values of `core`: a JobSet with its pods and its Workload as a slice, a Pod as a worker.
 
-Pure translation. A field that is missing or of another type counts as not said.
+Pure translation. A field that is missing or of another type counts as not said. Why a job waits is told in the words of Kueue,
+the scheduler and the autoscaler, without what does not help.
 """
 
 import re
@@ -12,7 +13,6 @@ from typing import Any
 from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.errors import BadRequest, CloudError, Preempted, SliceLost
-from orchestrator.places.gke.api import waiting
 from orchestrator.places.gke.objects.manifest import ACCELERATOR, CONTAINER, LIFE
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
@@ -101,9 +101,9 @@ def pod_view(pod: Mapping[str, Any], hosts: int) -> PodView:
     containers = _dicts(status.get("containerStatuses"))  # a mesh or an admin's webhook may add some
     container = next((each for each in containers if each.get("name") == CONTAINER), {})
     state = _dict(container.get("state"))
-    ended, running, waiting = (_dict(state.get(each)) for each in ("terminated", "running", "waiting"))
+    ended, running, to_start = (_dict(state.get(each)) for each in ("terminated", "running", "waiting"))
     phase = str(status.get("phase") or "Unknown")
-    reason, message = _why(status, ended, waiting)
+    reason, message = _why(status, ended, to_start)
     rc = ended.get("exitCode")
     return PodView(
         name=str(_at(pod, "metadata", "name") or ""),
@@ -185,7 +185,7 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
         if (over := _condition(seen.workload or {}, "Evicted")) and MAX_EXECUTION in str(over.get("reason")):
             lost = SliceLost(f"Kueue ended it: {over.get('message')}", reason="deadline")
             return SliceState.TOMBSTONE, str(over.get("reason")), lost
-        return SliceState.QUEUED, f"Suspended: {waiting.for_kueue(seen.workload, seen.unread)}", None
+        return SliceState.QUEUED, f"Suspended: {for_kueue(seen.workload, seen.unread)}", None
     started = [pod for pod in pods if pod.started_at is not None]
     if len(started) >= pods_of(jobset):
         return SliceState.READY, "Finished" if all(pod.phase.ended for pod in pods) else "Running", None
@@ -225,7 +225,7 @@ def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, Clou
     homeless = [pod for pod in pods if not pod.node]
     if not started and (homeless or len(pods) < total):
         # Without Kueue this is the queue: pods wait for nodes, and for the autoscaler that adds them.
-        why = waiting.for_nodes(next((pod.message for pod in homeless if pod.message), ""), seen.events)
+        why = for_nodes(next((pod.message for pod in homeless if pod.message), ""), seen.events)
         return (
             SliceState.QUEUED,
             f"Pending: {total - len(pods) + len(homeless)} of {total} pods have no node{': ' if why else ''}{why}",
@@ -233,7 +233,7 @@ def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, Clou
         )
     slow = next((pod for pod in pods if pod.started_at is None), None)
     why = slow.reason if slow is not None and slow.reason else "ContainerCreating"
-    if said := waiting.for_start(seen.events):
+    if said := for_start(seen.events):
         why = f"{why}: {said}"
     return SliceState.CREATING, f"Starting ({started} of {total} pods run: {why})", None
 
@@ -257,7 +257,7 @@ def _was_taken(pod: PodView) -> bool:
     return pod.reason in _TAKEN
 
 
-def _why(status: Mapping[str, Any], ended: Mapping[str, Any], waiting: Mapping[str, Any]) -> tuple[str, str]:
+def _why(status: Mapping[str, Any], ended: Mapping[str, Any], to_start: Mapping[str, Any]) -> tuple[str, str]:
     """Why a pod waits or how it ended, and the same in a sentence. A disruption comes before what it led to."""
     conditions = _dicts(status.get("conditions"))
     spared = status.get("phase") == "Succeeded"  # it ended before it was taken away
@@ -274,8 +274,8 @@ def _why(status: Mapping[str, Any], ended: Mapping[str, Any], waiting: Mapping[s
             ), str(condition.get("message") or reason)
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")
-    if waiting.get("reason"):
-        return str(waiting["reason"]), str(waiting.get("message") or "")
+    if to_start.get("reason"):
+        return str(to_start["reason"]), str(to_start.get("message") or "")
     if ended.get("reason"):
         return str(ended["reason"]), ""
     for condition in conditions:
@@ -327,3 +327,67 @@ def _texts(found: Any) -> dict[str, str]:
 def _number(found: Any, default: int = 0) -> int:
     text = str(found) if found is not None else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else default
+
+
+# Of the clauses of Kueue, those about flavors of other accelerators: a cluster has one for each.
+_OTHER_FLAVOR = re.compile(r"flavor \S+ doesn't match node affinity")
+# Of the words of the scheduler, what preemption would not change.
+_NO_PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
+_REFUSED = "FailedCreate"  # by an admission rule, a quota, or for a service account that does not exist
+_FOLLOWER = "follower pod node selector"
+_AUTOSCALER = ("NotTriggerScaleUp", "FailedScaleUp", "TriggeredScaleUp")
+NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"
+
+
+def for_kueue(workload: Mapping[str, Any] | None, unread: str = "") -> str:
+    """Return why Kueue has not admitted a job. None: it made no Workload of it, or `unread` says why that is not known."""
+    if workload is None:
+        return unread or NOT_SEEN
+    evicted, quota, admitted = (
+        _message(workload, kind, status)
+        for kind, status in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False"))
+    )
+    said = [evicted, _of_flavors(quota or admitted)]  # why it was sent back comes before why it still waits
+    return "; ".join(dict.fromkeys(filter(None, said))) or "waits for Kueue"
+
+
+def _message(workload: Mapping[str, Any], kind: str, status: str) -> str:
+    for condition in workload.get("status", {}).get("conditions") or ():
+        if condition.get("type") == kind and condition.get("status") == status:
+            return str(condition.get("message") or "")
+    return ""
+
+
+def _of_flavors(message: str) -> str:
+    head, found, rest = message.partition(": ")
+    if not found:
+        return message
+    kept = [clause for clause in rest.split(", ") if not _OTHER_FLAVOR.search(clause)]
+    return f"{head}: {', '.join(kept)}" if kept else message
+
+
+def for_nodes(scheduler: str, events: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a pod has no node, or does not exist.
+
+    `scheduler`: the message of its condition; `events`: about the pod, or about its Job, in any order.
+    """
+    said = [_NO_PREEMPTION.sub("", scheduler)] if scheduler else []
+    asked = [event for event in events if event.get("reason") in (*_AUTOSCALER, _REFUSED) and not _passes(event)]
+    if asked:
+        said.append(str(max(asked, key=_time).get("message") or ""))
+    return "; ".join(filter(None, said))
+
+
+def _passes(event: Mapping[str, Any]) -> bool:
+    """Whether JobSet refused a pod only because the first pod of its slice had no node yet: each large slice begins so."""
+    return _FOLLOWER in str(event.get("message"))
+
+
+def for_start(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a pod that has a node does not start, such as a volume that cannot be mounted; empty if nothing is said."""
+    warned = [event for event in events if event.get("type") == "Warning" and event.get("reason") != "FailedScheduling"]
+    return str(max(warned, key=_time).get("message") or "") if warned else ""
+
+
+def _time(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")

@@ -1,23 +1,111 @@
 """The objects of a job on a cluster: a JobSet, the ConfigMap with what its pods run, and a Secret. Pure and deterministic.
 
 The same job with the same names gives the same objects: `export` prints what `run` submits. No field holds a time of day.
-What ends the job without anybody's help is in the objects: deadlines of Job and Pod, no retries, and a time to live.
+What ends the job without anybody's help is in the objects: deadlines of Job and Pod, no retries, and a time to live. What the
+pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod` reads them, and lists the keys of the
+request.
 """
 
+import base64
 import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.catalog.gke import GkeSlice
 from orchestrator.core.jobfile.cluster import ClusterTarget
 from orchestrator.core.text import names
-from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.units import format_size
 from orchestrator.errors import UserError
-from orchestrator.places.gke.objects import capacity as nodes
-from orchestrator.places.gke.objects.capacity import Capacity
-from orchestrator.places.gke.objects.deadlines import Deadlines
-from orchestrator.places.gke.objects.program import MAX_BYTES, PodProgram
+from orchestrator.places.gke.objects import nodes
+from orchestrator.places.gke.objects.nodes import Capacity
+
+DEFAULT_WAIT_S = 3600.0  # in a queue, of a job without `wait`
+STARTS_WITHIN_S = 900.0  # from admission, or from the creation, to running pods: nodes are started, images pulled
+ENDS_WITHIN_S = 120.0  # a pod, beyond the limit of its job: its image is pulled before, its results are sent after that
+KEPT_S = 3600.0  # ended objects, of a job without `limits.linger`
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds. Kubernetes counts that of a Job while its pods are pending, but not while Kueue suspends it."""
+
+    wait_s: float  # for admission, or for nodes without a queue; kept by this machine
+    run_s: float  # of the job in a pod, kept by its own program
+    pod_s: float  # from the start of a pod, by the kubelet
+    job_s: float  # from the creation, or from the admission by Kueue
+    kept_s: float  # from the end of the job until the JobSet and everything it owns is deleted
+    life_s: float  # from the creation to the end of the job at the latest, if it is admitted within `wait_s`
+
+    @property
+    def peers_s(self) -> float:
+        """How long a pod that runs waits for the others, which may still wait for nodes.
+
+        It ends before its own limit, so that the run ends with what was missing, and the job has time left if all come.
+        """
+        return min(max(self.wait_s, STARTS_WITHIN_S), self.run_s / 2)
+
+
+def deadlines(max_duration_s: float, *, wait_s: float, linger_s: float | None, queued: bool) -> Deadlines:
+    """Return the deadlines of a job. `wait_s`: 0 for the default; `queued`: Kueue admits it."""
+    waits = wait_s or (DEFAULT_WAIT_S if queued else STARTS_WITHIN_S)
+    job_s = max_duration_s + (STARTS_WITHIN_S if queued else max(waits, STARTS_WITHIN_S))
+    return Deadlines(
+        waits,
+        max_duration_s,
+        max_duration_s + ENDS_WITHIN_S,
+        job_s,
+        linger_s or KEPT_S,
+        job_s + (waits if queued else 0.0),
+    )
+
+
+MAX_BYTES = 1 << 20  # of a ConfigMap, and of a Secret: the API server refuses more
+REQUEST, AGENT, CODE = "request.json", "agent.zip", "code.tar.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class PodProgram:
+    """`code` is None where the job has none, or where `code_object` (gs://BUCKET/NAME) in the request names it."""
+
+    request: Mapping[str, Any]
+    agent: bytes
+    code: bytes | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables of the job, for a Secret
+
+    @property
+    def request_text(self) -> str:
+        """The request as the pods read it."""
+        return json.dumps(self.request, indent=1, ensure_ascii=False) + "\n"
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of a ConfigMap it takes."""
+        return len(self.request_text.encode()) + len(self.agent) + len(self.code or b"")
+
+    def config_map_data(self) -> dict[str, Any]:
+        """Return the fields of the ConfigMap. Raises UserError if they are larger than one may be."""
+        if self.size_bytes > MAX_BYTES:
+            raise UserError(
+                f"the scripts and the code take {format_size(self.size_bytes)}, and a ConfigMap holds {format_size(MAX_BYTES)}",
+                hint=TOO_LARGE,
+            )
+        files = {AGENT: self.agent} | ({} if self.code is None else {CODE: self.code})
+        encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
+        return {"data": {REQUEST: self.request_text}, "binaryData": encoded}
+
+
+def room_for_code(request: Mapping[str, Any], agent: bytes) -> int:
+    """Return how many bytes of code fit into the ConfigMap beside the rest; negative if the rest alone does not fit."""
+    return MAX_BYTES - PodProgram(request, agent).size_bytes
+
+
+TOO_LARGE = (
+    "leave out files that the job does not need (.tpujobignore), put them into the image, or name a `bucket:`, "
+    "which takes code of any size"
+)
+
 
 LIFE = "tpujob-life-seconds"  # annotation of the JobSet: from its creation to its end at the latest
 ACCELERATOR = "tpujob-accelerator"  # annotation of the JobSet: the type that its job asked for

@@ -1,7 +1,73 @@
-"""The nodes of a cluster that ran a job. They are the cluster's: they are named and watched, and never deleted here. Pure."""
+"""Which nodes a job asks for (selectors, tolerations and annotations of GKE and of Kueue), and which nodes ran it. Pure.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+Nodes are the cluster's: they are named and watched, and never deleted here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.catalog import gke
+from orchestrator.catalog.gke import GkeSlice
+from orchestrator.core.planning.capacity_request import Provisioning
+
+TPU = "google.com/tpu"
+SPOT, FLEX_START = "cloud.google.com/gke-spot", "cloud.google.com/gke-flex-start"
+QUEUED, RUN_LIMIT = "cloud.google.com/gke-queued", "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
+RESERVATION, RESERVATION_PROJECT = "cloud.google.com/reservation-name", "cloud.google.com/reservation-project"
+LONGEST_FLEX_S = 7 * 86400  # of flex-start
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How the nodes are obtained. `together`: flex-start nodes all at once, by a ProvisioningRequest of Kueue."""
+
+    provisioning: Provisioning = Provisioning.ON_DEMAND
+    together: bool = False
+    reservation: str | None = None
+
+    @property
+    def ends_nodes(self) -> bool:
+        """Whether the cloud deletes the nodes by itself after a time."""
+        return self.provisioning is Provisioning.FLEX_START
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a pod says of its node, and the JobSet of all of them."""
+
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def placement(of: GkeSlice, capacity: Capacity, *, job_s: float) -> Placement:
+    """Return where the pods of a slice are to run. `job_s`: the deadline of the Job, for which its nodes are asked for.
+
+    No node pool is named: the cluster has the choice, and a pool that is named would be scaled beyond its slice.
+    """
+    selector = {gke.ACCELERATOR_LABEL: of.accelerator, gke.TOPOLOGY_LABEL: of.topology}
+    tolerations: list[Mapping[str, Any]] = [{"key": TPU, "operator": "Exists", "effect": "NoSchedule"}]
+    annotations: dict[str, str] = {}
+    if capacity.provisioning is Provisioning.SPOT:
+        selector[SPOT] = "true"
+        tolerations.append(_tolerated(SPOT))
+    elif capacity.provisioning is Provisioning.FLEX_START and capacity.together:
+        selector[QUEUED] = "true"
+        tolerations.append(_tolerated(QUEUED))
+        annotations[RUN_LIMIT] = str(min(int(job_s), LONGEST_FLEX_S))
+    elif capacity.provisioning is Provisioning.FLEX_START:
+        selector[FLEX_START] = "true"
+    elif capacity.reservation is not None:
+        place, _, name = capacity.reservation.rpartition("/reservations/")
+        selector[RESERVATION] = name
+        if place:
+            selector[RESERVATION_PROJECT] = place.removeprefix("projects/")
+    return Placement(selector, tuple(tolerations), annotations)
+
+
+def _tolerated(key: str) -> Mapping[str, Any]:
+    return {"key": key, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
 
 
 @dataclass(frozen=True, slots=True)

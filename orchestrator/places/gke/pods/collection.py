@@ -16,13 +16,14 @@ from typing import Any, Protocol
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CloudError
 from orchestrator.places.gke.pods.follower import GAP, Follower
-from orchestrator.places.gke.pods.log_lines import Control
+from orchestrator.places.gke.pods.stream import Control
 from orchestrator.remote.ssh.fan_out import Wakeup
-from orchestrator.remote.transfer.collect import THE_REST, CollectionStopped
+from orchestrator.remote.transfer.collect import THE_REST
+from orchestrator.remote.transfer.collector import CollectionStopped
 from orchestrator.remote.transfer.extract import ContentLost
 from orchestrator.vm.upload import object_path
 
-LONGEST_BYTES = 64 << 20  # of a file in a log, as `vm/pod_results.py`
+LONGEST_BYTES = 64 << 20  # of a file in a log, as `vm/pod_output.py`
 PIECE_BYTES = 1 << 20
 WHY_CHARS = 300
 DAMAGED_NAME, DAMAGED = "(a file)", "its row in the log of the pod is damaged"

@@ -1,46 +1,30 @@
-"""Follows one pod to its end: its log phase by phase, its metrics, its results, and what became of it.
+"""Follows one pod to its end: its log phase by phase, its metrics, its results, and what became of it."""
 
-A phase has ended when the pod says so. Where its word is missing, the API and the termination message decide; where the
-cluster has stopped the pod, its phase is lost. `WorkerStatus.why` is then one of these:
-
-- of an ended phase: "deadline" (its code is 124); "setup", for `main` of a job whose setup failed, with the code of the setup
-- of a lost one: "stalled"; "failed": the program of the pod could not begin the job; "lost": its supervisor was killed; "gone":
-  the pod is not there any more; "stopped", or the cluster's own reason, such as "Evicted" or "OOMKilled"
-"""
-
-import base64
 import contextlib
 import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text import json_text
-from orchestrator.core.text.gaps import LeftOut
-from orchestrator.core.text.terminal import printable
+from orchestrator.core.text.terminal import LeftOut, printable
 from orchestrator.errors import CloudError, CloudUnavailable
 from orchestrator.places.gke.objects.pod_api import LogStream, PodApi, PodPhase, PodView
-from orchestrator.places.gke.pods.log_lines import Control
+from orchestrator.places.gke.pods import phase_ends
+from orchestrator.places.gke.pods.phase_ends import PHASES, TEXT_CHARS, Said
 from orchestrator.places.gke.pods.pod_views import PodViews
-from orchestrator.places.gke.pods.stream import Event, LogLost, LogText, NodeSays, PodLog
-from orchestrator.remote.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState, WorkerStatus
+from orchestrator.places.gke.pods.stream import Control, Event, LogLost, LogText, NodeSays, PodLog, metrics_in
+from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 
-PHASES = ("setup", "main")
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
 OUTAGE_S = 600.0  # without anything new of a pod that has ended, while the API server or its node is away
 LAST_TRIES = 4  # for its log, where the cluster answers that there is none, or a part of it as all
 FATE_S = 15.0  # for the API to say why a pod was stopped
 RESULTS = 256  # control lines that wait for a collection
 NOTICES = 20  # of one pod
-METRICS_BYTES = 64 << 10  # of one control line
-TEXT_CHARS = 300
-DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"
-NO_REASONS = ("", "Error", "Completed")  # what Kubernetes says of a container that has ended by itself
 GAP = "gap"  # what a line among the results says that stands for lost ones
 RESULT_KEYS = frozenset(("file", "piece", "missing"))
 
@@ -80,11 +64,11 @@ class Follower:
         self._metrics: Deliver | None = None
         self._heard_at = now()
         self._log_bytes = 0
-        self._note: Mapping[str, Any] = {}  # what the pod said last of all
-        self._has_said_end = self._closed = False
+        self._note: Said = {}  # what the pod said last of all
+        self.has_sent_all = self._closed = False  # whether its last line has come
         self._gap = False  # control lines are gone
         self._last_view: PodView | None = None
-        self._earlier: tuple[int | None, Mapping[str, Any]] | None = None  # how a phase before the attached one failed
+        self._earlier: tuple[int | None, Said] | None = None  # how a phase before the attached one failed
         self._status = WorkerStatus(self.index, WorkerState.RUNNING, now(), 0)
 
     # -- for the fleet --
@@ -102,11 +86,6 @@ class Follower:
         return self._status.final or self.error is not None
 
     @property
-    def has_sent_all(self) -> bool:
-        """Return whether the last line of the pod has come."""
-        return self._has_said_end
-
-    @property
     def silent_s(self) -> float:
         """Return for how long the connection has brought nothing, though it is read."""
         return 0.0 if self._is_busy else time.monotonic() - self._moved_at  # in this order: see `_take`
@@ -122,7 +101,7 @@ class Follower:
             self._log_bytes = 0
             self._status = WorkerStatus(self.index, WorkerState.RUNNING, self._now(), 0)
             if self.finished:  # without having begun this phase
-                self._conclude_phase(self._note, self._last_view)
+                self._end_phase(self._note, self._last_view)
             self._wakeup.changed.notify_all()
 
     def close(self) -> None:
@@ -168,7 +147,7 @@ class Follower:
                 if view is not None and view.phase is not PodPhase.PENDING:
                     self._read(view.name)
             except CloudError as error:
-                self._reach(error)
+                self._move(WorkerState.UNREACHABLE, detail=error.message)
                 failed = error
             if self._note:
                 break
@@ -176,10 +155,9 @@ class Follower:
             if ended and failed is None and self._log.since is not None:
                 self._log.forget_time()  # a clock that went back hides lines: the last look is at all of them
                 continue
-            if ended and failed is None and view is not None and _is_told(view):
-                failed = CloudError(
-                    "its log broke off"
-                )  # between node and API server, which looks like the end of the log
+            if ended and failed is None and view is not None and phase_ends.message_of(view).get("rc") is not None:
+                # Of a phase: the log has its end, or had it. It broke between node and API server, which looks like the end.
+                failed = CloudError("its log broke off")
             if not ended or moved:
                 patience = _Patience()
             is_gone = failed is None and view is None and self._pod != ""
@@ -205,7 +183,8 @@ class Follower:
         try:
             if self._closed or self._wakeup.canceled.is_set():
                 raise FanOutAbandoned
-            self._reached()
+            self._heard_at = self._now()
+            self._move(WorkerState.RUNNING)
             for event in self._log.read(self._pieces(stream)):
                 self._take(event)
                 if self._note:
@@ -259,7 +238,7 @@ class Follower:
         if not may_pass():
             with self._wakeup.changed:
                 if of in PHASES and not may_pass():
-                    self._exited(0, {})
+                    self._move(**phase_ends.exited(0, {}))
             self._wait(may_pass)
         if of is None:
             return True
@@ -279,12 +258,12 @@ class Follower:
             self._phase_ended(line.of, said)
         elif "metrics" in said:
             if self._metrics is not None and self._is_attached(line.of):
-                for piece in _metrics(said["metrics"]):
+                for piece in metrics_in(said["metrics"]):
                     self._metrics(self.index, piece)
         elif RESULT_KEYS & said.keys():
             self._result(line)
         elif isinstance(said.get("end"), dict):
-            self._note, self._has_said_end = {"schema": 1, **said["end"]}, True
+            self._note, self.has_sent_all = {"schema": 1, **said["end"]}, True
             self._mark_gap()
 
     def _result(self, line: Control) -> None:
@@ -311,27 +290,16 @@ class Follower:
         if self._closed:
             raise FanOutAbandoned
 
-    def _phase_ended(self, of: str, said: Mapping[str, Any]) -> None:
-        self._gap, rc = False, said.get("rc") if type(said.get("rc")) is int else None
+    def _phase_ended(self, of: str, said: Said) -> None:
+        self._gap, rc = False, phase_ends.code_of(said)
         if not self._is_attached(of):
             if rc != 0:
                 self._earlier = rc, said
             return
-        if said.get("why") in (STOPPED, "failed", "lost", "stalled", DEADLINE):
-            self._conclude_phase(said, self._fate() if said["why"] == STOPPED else None)
+        if said.get("why") in (phase_ends.STOPPED, "failed", "lost", "stalled", phase_ends.DEADLINE):
+            self._end_phase(said, self._fate() if said["why"] == phase_ends.STOPPED else None)
         else:
-            self._exited(rc, said)
-
-    def _exited(self, rc: int | None, said: Mapping[str, Any], why: str = "") -> None:
-        servers = said.get("unreachable")
-        named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
-        self._move(
-            WorkerState.EXITED,
-            rc=rc,
-            stopped=bool(said.get("stopped")),
-            unreachable=tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named),
-            why=why,
-        )
+            self._move(**phase_ends.exited(rc, said))
 
     def _fate(self) -> PodView | None:
         """Return the pod once the API says why it was stopped, or FATE_S later."""
@@ -339,7 +307,7 @@ class Follower:
         while True:
             try:
                 view = self._view()
-                if view is None or view.reason not in NO_REASONS or view.phase.ended:
+                if view is None or view.reason not in phase_ends.NO_REASONS or view.phase.ended:
                     return view
             except CloudError:
                 pass
@@ -355,67 +323,27 @@ class Follower:
         for event in self._log.rest():
             self._take(event)
         if not self._note and view is not None:
-            self._note = _parsed(view.note)
-        if self._note.get("why") == STOPPED and not self._status.final:
+            self._note = phase_ends.message_of(view)
+        if self._note.get("why") == phase_ends.STOPPED and not self._status.final:
             view = self._last_view = self._fate()
         with self._wakeup.changed:
             if not self._status.final:
-                self._conclude_phase(self._note, view)
+                self._end_phase(self._note, view)
             self._finish()  # under the same lock: a phase that is attached later is concluded by `attach`
 
-    def _conclude_phase(self, note: Mapping[str, Any], view: PodView | None) -> None:
-        """Move to the end of a phase that has not ended by itself. `note`: the termination message, or the end of the phase."""
-        why, rc = note.get("why"), note.get("rc") if type(note.get("rc")) is int else None
-        reason = "" if view is None or view.reason in NO_REASONS else view.reason
-        detail = str(note.get("detail") or "")[:TEXT_CHARS]
-        if note.get("phase") in PHASES[PHASES.index(self._phase) + 1 :]:  # it ended well, or that would not have begun
-            self._exited(0, {})
-        elif why == DEADLINE or reason == "DeadlineExceeded":
-            self._move(WorkerState.EXITED, rc=DEADLINE_RC, stopped=True, why=DEADLINE, detail=detail)
-        elif self._earlier is not None:
-            self._exited(*self._earlier, why="setup")
-        elif isinstance(why, str) and why:
-            message = detail or ("" if view is None else view.message)
-            self._move(WorkerState.LOST, why=reason or why, detail=message)
-        elif rc is not None and note.get("phase") == self._phase:
-            self._exited(rc, note)
-        elif rc and note.get("phase") in PHASES:
-            self._exited(rc, note, why="setup")
-        elif view is not None:
-            self._move(WorkerState.LOST, why=reason or "lost", detail=view.message)
-        else:
-            self._move(WorkerState.LOST, why="gone", detail="its pod was deleted")
+    def _end_phase(self, said: Said, view: PodView | None) -> None:
+        """Move to the end of a phase that has not ended by itself."""
+        self._move(**phase_ends.end_of(self._phase, said, view, self._earlier))
 
-    def _reach(self, error: CloudError) -> None:
-        self._move(WorkerState.UNREACHABLE, detail=error.message)
-
-    def _reached(self) -> None:
-        self._heard_at = self._now()
-        self._move(WorkerState.RUNNING)
-
-    def _move(
-        self,
-        state: WorkerState,
-        rc: int | None = None,
-        stopped: bool = False,
-        unreachable: tuple[str, ...] = (),
-        why: str = "",
-        detail: str = "",
-    ) -> None:
+    def _move(self, state: WorkerState, rc: int | None = None, why: str = "", detail: str = "", **more: Any) -> None:
         with self._wakeup.changed:
             if self._status.final or (self._status.state is state and not rc and state is not WorkerState.EXITED):
                 return
-            self._status = WorkerStatus(
-                self.index,
-                state,
-                self._now(),
-                self._log_bytes,
-                rc,
-                stopped,
-                unreachable=unreachable,
-                why=printable(why)[:TEXT_CHARS],
-                detail=printable(detail)[:TEXT_CHARS],
-            )
+            texts: dict[str, Any] = {
+                "why": printable(why)[:TEXT_CHARS],
+                "detail": printable(detail)[:TEXT_CHARS],
+            }
+            self._status = WorkerStatus(self.index, state, self._now(), self._log_bytes, rc, **texts, **more)
             self.changes += 1
             self._wakeup.changed.notify_all()
 
@@ -439,31 +367,5 @@ class _Patience:
         return self._refusals >= LAST_TRIES
 
 
-def _is_told(view: PodView) -> bool:
-    """Return whether the termination message has the code of a phase: then the log has its end, or had it."""
-    return _parsed(view.note).get("rc") is not None
-
-
 def _nothing(index: int, data: bytes) -> None:
     """Receive what is passed on to nothing."""
-
-
-def _metrics(text: Any) -> list[bytes]:
-    """Return the piece of metrics.jsonl of a control line; b"" says that the file begins anew; [] for what is damaged."""
-    if text == "":
-        return [b""]
-    try:
-        packed = base64.b64decode(str(text), validate=True)
-        piece = zlib.decompressobj().decompress(packed, METRICS_BYTES)
-    except (ValueError, zlib.error):
-        return []
-    return [piece] if piece else []
-
-
-def _parsed(text: str) -> Mapping[str, Any]:
-    """Return a termination message; empty if it is none of ours."""
-    try:
-        found = json_text.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and found.get("schema") == 1 else {}

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from orchestrator.core.lease import timings as claim_timings
+from orchestrator.core.lease import cloud_api
 from orchestrator.core.lease.cloud_api import (
     EVERYWHERE,
     Capabilities,
@@ -23,10 +23,10 @@ from orchestrator.core.lease.cloud_api import (
     Operation,
     SliceName,
     SliceView,
+    Timings,
     WorkerAddress,
 )
-from orchestrator.core.lease.timings import Timings
-from orchestrator.core.lease.watchdog_report import min_read_interval_s
+from orchestrator.core.lease.guest_reports import min_read_interval_s
 from orchestrator.core.text import names
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, Vanished, WrongState
 from orchestrator.places.google import error_translation
@@ -93,7 +93,7 @@ class ApiCalls(ABC):
             # Counted from when a create left: 5 minutes from its arrival (A1, docs/assumptions.md), and its timeout of 30 s.
             visible_within_s=EMULATED_VISIBLE_S if emulated else 330.0,
             settles_within_s=60.0 if emulated else 2700.0,
-            timings=timings or (claim_timings.emulated() if emulated else claim_timings.GOOGLE),
+            timings=timings or (cloud_api.emulated() if emulated else cloud_api.GOOGLE),
         )
         self._timeout_s = timeout_s
         self._host = self.endpoint.partition("://")[2]

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest
-from orchestrator.core.lease.timings import Timings
+from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest, Timings
 from orchestrator.errors import BadRequest
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.credentials import SCOPE

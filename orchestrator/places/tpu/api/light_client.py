@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from orchestrator.core.lease.cloud_api import Bearer
-from orchestrator.core.lease.timings import Timings
+from orchestrator.core.lease.cloud_api import Bearer, Timings
 from orchestrator.places.google.fetch import Reply, fetch
 from orchestrator.places.tpu.api.calls import ApiCalls, ApiReply, logged, read_reply
 

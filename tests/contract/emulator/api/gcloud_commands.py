@@ -3,8 +3,6 @@
 Each scenario runs in order, once for each track on the same emulator, with `{n}` in its names for the track.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 GA, ALPHA = "ga", "alpha"

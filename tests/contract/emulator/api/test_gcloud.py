@@ -1,21 +1,27 @@
-"""The real gcloud works on the emulator, in the environment of `control`.
+"""The real gcloud works on the emulator, and through its relay: Google's own client says whether it is one."""
 
-The scenarios are in `gcloud_commands`; a table in docs/emulator.md is generated from them.
-"""
-
-from __future__ import annotations
-
+import contextlib
+import os
+import random
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.cloud import tpu_v2
 
+from orchestrator.emulator.daemon import control
+from tests import ports
 from tests.contract.conftest import Fault
 from tests.contract.emulator.api.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
+from tests.contract.emulator.conftest import Create
 from tests.emulator_fixture import Emulator
+from tests.ports import serving
 from tests.waiting import HANG_S, until
 
 pytestmark = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
@@ -119,3 +125,162 @@ def test_ssh_works_without_the_wrapper_when_the_port_is_given(gcloud: Gcloud, sh
     output = gcloud("tpu-vm", "ssh", "g3", ZONE, f"--ssh-flag=-p {node['ssh_ports'][0]}", "--command=pwd")
     assert f"/{node['uid']}/worker0/home" in output.stdout, output.stderr
     assert gcloud("tpu-vm", "delete", "g3", ZONE, "--async").returncode == 0
+
+
+CONTENT = random.Random(15).randbytes(300_000)
+
+
+@dataclass(frozen=True)
+class RelayedGcloud:
+    """gcloud in an environment of its own, which trusts the relay's certificate."""
+
+    environment: dict[str, str]
+    relay: str
+
+    def start(self, *words: str, track: str = "") -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        argv = ["gcloud", *([track] if track else []), "compute", *words]
+        return subprocess.Popen(argv, env=self.environment, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def tunnel(self, instance: str, port: int, *words: str, track: str = "") -> subprocess.Popen[bytes]:
+        """Start a tunnel between a port of an instance and stdin and stdout."""
+        override = f"--iap-tunnel-url-override={self.relay}"
+        return self.start("start-iap-tunnel", instance, str(port), ZONE, override, *words, track=track)
+
+
+@pytest.fixture
+def relayed(shared_emulator: Emulator, tmp_path: Path) -> RelayedGcloud:
+    relay, authorities = control.open_relay(shared_emulator.endpoint)
+    path = f"{control.ssh_programs(shared_emulator.state_dir)}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path)}
+    environment |= control.client_environment(shared_emulator.endpoint, shared_emulator.state_dir)
+    assert environment["CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE"] == authorities
+    return RelayedGcloud(environment | {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}, relay)
+
+
+@pytest.fixture
+def instance(api: tpu_v2.TpuClient, create: Create) -> str:
+    reply = api.get_guest_attributes(request={"name": create().name})
+    items = reply.guest_attributes[0].query_value.items
+    return next(str(item.value) for item in items if item.key == "hostname")
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    with serving(ports.echo) as port:
+        yield port
+
+
+def exchange(process: subprocess.Popen[bytes], content: bytes, size: int = 8000) -> bytes:
+    """Send it in pieces of that size, each read back before the next, and return what came back.
+
+    Not all at once: gcloud's sending thread also acknowledges, through its own full queue, and then waits for itself for ever.
+    gcloud ends a tunnel with its stdin, so that stays open meanwhile.
+    """
+    back = b""
+    for at in range(0, len(content), size):
+        piece = content[at : at + size]
+        process.stdin.write(piece)
+        process.stdin.flush()
+        back += process.stdout.read(len(piece))
+    process.stdin.close()
+    process.wait(HANG_S)
+    return back
+
+
+def test_gcloud_sends_and_receives_through_the_relay(relayed: RelayedGcloud, instance: str, echo: int) -> None:
+    """300,000 bytes both ways."""
+    process = relayed.tunnel(instance, echo, "--listen-on-stdin")
+    back = exchange(process, CONTENT)
+    assert back == CONTENT, process.stderr.read().decode() if process.stderr else ""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("track", ["beta", "alpha"])
+def test_gcloud_of_other_tracks_does_so_too(relayed: RelayedGcloud, instance: str, echo: int, track: str) -> None:
+    assert exchange(relayed.tunnel(instance, echo, "--listen-on-stdin", track=track), CONTENT) == CONTENT
+
+
+@pytest.mark.exhaustive
+def test_gcloud_reconnects_after_a_cut_and_the_bytes_are_exact(
+    relayed: RelayedGcloud, shared_emulator: Emulator, instance: str, echo: int, fault: Fault
+) -> None:
+    """In small pieces: with much under way gcloud itself mixes up the order, since it counts bytes before it passes them on."""
+    fault("relay_cut", operation="relay.connect", after_bytes=10_500, when={"first": 1})
+    fault("relay_cut", operation="relay.reconnect", after_bytes=7_300, when={"first": 1})
+    sent = CONTENT[:30_000]
+    assert exchange(relayed.tunnel(instance, echo, "--listen-on-stdin"), sent, size=1000) == sent
+    faults = shared_emulator.request("GET", "/_emulator/faults")["faults"]
+    assert [row["hits"] for row in faults if row["kind"] == "relay_cut"] == [1, 1]
+
+
+@pytest.mark.exhaustive
+def test_gcloud_listens_on_a_port_and_tests_the_connection_first(
+    relayed: RelayedGcloud, instance: str, echo: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    process = relayed.tunnel(instance, echo, f"--local-host-port=127.0.0.1:{port}")
+
+    def connection() -> socket.socket | None:
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
+        return None
+
+    try:
+        with until(connection) as near:  # type: ignore[union-attr]
+            near.sendall(b"hello")
+            assert near.recv(5) == b"hello"
+    finally:
+        process.terminate()
+        process.wait(HANG_S)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("close_code", "words"), [
+    (4033, "Error while connecting [4033: 'not authorized']"),
+    (4003, "Error while connecting [4003: 'failed to connect to backend']. (Failed to connect to port"),
+    (4047, "Error while connecting [4047: 'Failed to lookup instance']"),
+])  # fmt: skip
+def test_gcloud_says_why_the_relay_refuses(
+    relayed: RelayedGcloud, instance: str, echo: int, fault: Fault, close_code: int, words: str
+) -> None:
+    fault("relay_refuse", operation="relay.connect", close_code=close_code)
+    _, errors = relayed.tunnel(instance, echo, "--local-host-port=localhost:0").communicate(timeout=HANG_S)
+    assert words in errors.decode()
+
+
+@pytest.mark.exhaustive
+def test_gcloud_is_refused_without_the_token(
+    relayed: RelayedGcloud, shared_emulator: Emulator, instance: str, echo: int, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("not-the-token")
+    stranger = RelayedGcloud(
+        {**relayed.environment, "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token")}, relayed.relay
+    )
+    before = len(connections(shared_emulator))
+    _, errors = stranger.tunnel(instance, echo).communicate(timeout=HANG_S)
+    assert [row["status"] for row in connections(shared_emulator)[before:]] == [401]
+    assert "Request is missing required authentication credential" in errors.decode()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(
+    shutil.which("ssh") is None or shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed"
+)
+def test_gcloud_logs_in_to_workers_through_the_relay(
+    relayed: RelayedGcloud, shared_emulator: Emulator, create: Create
+) -> None:
+    """As users do it, with the alpha track: gcloud runs itself again as OpenSSH's ProxyCommand."""
+    node = create()
+    before = len(connections(shared_emulator))
+    words = ("tpus", "tpu-vm", "ssh", node.name.rpartition("/")[2], ZONE, "--tunnel-through-iap", "--command=pwd")
+    said, errors = relayed.start(*words, track="alpha").communicate(timeout=HANG_S)
+    assert b"/worker0/home" in said, errors.decode()
+    assert len(connections(shared_emulator)) == before + 1
+
+
+def connections(emulator: Emulator) -> list[dict[str, Any]]:
+    rows = emulator.request("GET", "/_emulator/requests")["requests"]
+    return [row for row in rows if row["path"].startswith("/v4/connect")]

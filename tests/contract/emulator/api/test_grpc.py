@@ -1,7 +1,5 @@
 """google-cloud-tpu over gRPC, its default transport: the same cloud, errors and faults as over REST."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

@@ -1,22 +1,18 @@
 """Plain HTTP: who is admitted, which spellings are accepted, what exactly the replies are."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.contract.emulator.conftest import ZONE, numbers
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
-ZONE = "projects/emulated/locations/us-central1-a"
 BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
-numbers = count(1)
 
 
 class Http:

@@ -1,7 +1,5 @@
 """The daemon: one per state directory, found, stopped, killed and restarted."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -137,7 +135,7 @@ def test_delays_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_it_ends_when_idle_but_not_while_there_is_a_node(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/unit/emulator/daemon/test_idle.py checks how long it waits."""
+    """tests/unit/emulator/test_state.py checks how long it waits."""
     node = finish(client_for(emulator).create_node(parent=ZONE, node_id="held", node=node_body()))
     assert control.stop(emulator.state_dir)
     monkeypatch.setenv("TPUJOB_EMULATOR_IDLE_S", "0.05")

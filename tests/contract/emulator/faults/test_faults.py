@@ -1,7 +1,5 @@
 """Faults through the real daemon, as the real client meets them, and the request log."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -44,7 +42,7 @@ def api(shared_emulator: Emulator) -> Iterator[TpuApi]:
 
 
 @pytest.fixture
-def broken(api: TpuApi, fault: Fault) -> Callable[..., str]:
+def broken(api: TpuApi, fault: Fault) -> Fault:
     """Add one fault, by default for the next call, and return its id."""
 
     def add(kind: str, operation: str | None = None, **fields: Any) -> str:
@@ -107,7 +105,7 @@ def log(emulator: Emulator, node: str = "", after: int = 0) -> list[dict[str, An
 ])  # fmt: skip
 def test_an_http_error_becomes_an_error_of_the_client(
     api: TpuApi,
-    broken: Callable[..., str],
+    broken: Fault,
     shared_emulator: Emulator,
     status: int,
     kind: type[errors.CloudError],
@@ -123,14 +121,14 @@ def test_an_http_error_becomes_an_error_of_the_client(
     assert (second["status"], second["faults"]) == (404, [])
 
 
-def test_a_429_has_retry_after(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_a_429_has_retry_after(api: TpuApi, broken: Fault) -> None:
     broken("status", "nodes.list", status=429, retry_after_s=7)
     with pytest.raises(errors.CloudUnavailable) as caught:
         api.list("emulated", ZONE)
     assert caught.value.retry_after_s == 7
 
 
-def test_a_404_in_json_is_a_false_absence(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_a_404_in_json_is_a_false_absence(api: TpuApi, broken: Fault) -> None:
     name = ready(api)
     broken("status", "nodes.get", status=404, body="json")
     assert api.get(name) is None
@@ -138,9 +136,7 @@ def test_a_404_in_json_is_a_false_absence(api: TpuApi, broken: Callable[..., str
 
 
 @pytest.mark.parametrize(("effect", "made"), [(True, 1), (False, 0)])
-def test_a_create_with_a_503_may_or_may_not_take_effect(
-    api: TpuApi, broken: Callable[..., str], effect: bool, made: int
-) -> None:
+def test_a_create_with_a_503_may_or_may_not_take_effect(api: TpuApi, broken: Fault, effect: bool, made: int) -> None:
     broken("status", "nodes.create", status=503, effect=effect)
     wanted = request()
     with pytest.raises(errors.CloudUnavailable):
@@ -153,7 +149,7 @@ def test_a_create_with_a_503_may_or_may_not_take_effect(
 
 @pytest.mark.parametrize(("kind", "made"), [("lost_reply", 1), ("drop", 0)])
 def test_a_connection_that_closes_without_a_reply(
-    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator, kind: str, made: int
+    api: TpuApi, broken: Fault, shared_emulator: Emulator, kind: str, made: int
 ) -> None:
     fault = broken(kind, "nodes.create")
     wanted = request()
@@ -166,9 +162,7 @@ def test_a_connection_that_closes_without_a_reply(
 
 
 @pytest.mark.usefixtures("accepted")
-def test_a_missing_reply_ends_with_the_timeout_of_the_client(
-    shared_emulator: Emulator, broken: Callable[..., str]
-) -> None:
+def test_a_missing_reply_ends_with_the_timeout_of_the_client(shared_emulator: Emulator, broken: Fault) -> None:
     impatient = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=0.2)
     before = log(shared_emulator)[-1:]
     broken("hang", "nodes.list", seconds=3600)
@@ -178,7 +172,7 @@ def test_a_missing_reply_ends_with_the_timeout_of_the_client(
     assert (last["operation"], last["status"], last["seconds"]) == ("nodes.list", None, None)
 
 
-def test_a_hang_ends_with_a_closed_connection(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_a_hang_ends_with_a_closed_connection(api: TpuApi, broken: Fault) -> None:
     broken("hang", "nodes.list", seconds=0.1)
     started = time.monotonic()
     with pytest.raises(errors.CloudUnavailable, match="cannot be reached"):
@@ -186,7 +180,7 @@ def test_a_hang_ends_with_a_closed_connection(api: TpuApi, broken: Callable[...,
     assert time.monotonic() - started >= 0.1
 
 
-def test_a_slow_reply_is_a_reply(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_a_slow_reply_is_a_reply(api: TpuApi, broken: Fault) -> None:
     broken("slow", "nodes.list", seconds=0.2)
     started = time.monotonic()
     assert api.list("emulated", ZONE).complete
@@ -204,9 +198,7 @@ FORMS, QUESTIONS = ("truncated", "html", "empty", "large", "types"), ("get", "li
         for j, form in enumerate(FORMS)
     ],
 )
-def test_a_body_that_is_not_the_apis_is_never_accepted(
-    api: TpuApi, broken: Callable[..., str], form: str, question: str
-) -> None:
+def test_a_body_that_is_not_the_apis_is_never_accepted(api: TpuApi, broken: Fault, form: str, question: str) -> None:
     name = ready(api)
     asks: dict[str, tuple[str, Callable[[], Any]]] = {
         "get": ("nodes.get", lambda: api.get(name)),
@@ -220,14 +212,14 @@ def test_a_body_that_is_not_the_apis_is_never_accepted(
         ask()
 
 
-def test_the_clock_of_the_server_can_be_wrong(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_the_clock_of_the_server_can_be_wrong(api: TpuApi, broken: Fault) -> None:
     broken("clock", "nodes.list", seconds=-86400)
     listing: Listing[SliceView] = api.list("emulated", ZONE)
     assert listing.server_now == pytest.approx(time.time() - 86400, abs=600)
     assert api.list("emulated", ZONE).server_now == pytest.approx(time.time(), abs=600)
 
 
-def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: Callable[..., str]) -> None:
+def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: Fault) -> None:
     import requests
 
     broken("clock", "nodes.get", seconds=3600)
@@ -245,7 +237,7 @@ def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: 
 
 
 def test_a_hidden_node_and_a_late_one_are_not_visible_early(
-    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator
+    api: TpuApi, broken: Fault, shared_emulator: Emulator
 ) -> None:
     broken("hidden", seconds=3600)
     hidden = request()
@@ -260,7 +252,7 @@ def test_a_hidden_node_and_a_late_one_are_not_visible_early(
 
 
 def test_a_delete_can_be_accepted_and_fail_or_be_forgotten_or_refused(
-    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator
+    api: TpuApi, broken: Fault, shared_emulator: Emulator
 ) -> None:
     name = ready(api)
     broken("operation_fails", "nodes.delete", seconds=0.1)
@@ -271,14 +263,12 @@ def test_a_delete_can_be_accepted_and_fail_or_be_forgotten_or_refused(
 
     broken("operation_forgets", "nodes.delete")
     forgotten = api.delete(name)
-    assert forgotten is not None
     assert (forgotten.done, forgotten.error) == (True, None)
     view = api.get(name)
-    assert view is not None
     assert view.state is SliceState.READY
 
 
-def test_lists_under_faults(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_lists_under_faults(api: TpuApi, broken: Fault) -> None:
     first, second = ready(api), ready(api)
     broken("unreachable", "nodes.list")
     assert not api.list("emulated", ZONE).complete
@@ -294,13 +284,13 @@ def test_lists_under_faults(api: TpuApi, broken: Callable[..., str]) -> None:
         api.operations("emulated", ZONE)
 
 
-def test_one_repeated_page_gives_every_row_once(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_one_repeated_page_gives_every_row_once(api: TpuApi, broken: Fault) -> None:
     name = ready(api)
     broken("page_loop", "nodes.list")
     assert [row.name for row in api.list("emulated", ZONE).rows].count(name) == 1
 
 
-def test_an_operation_can_be_forgotten_by_the_api(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_an_operation_can_be_forgotten_by_the_api(api: TpuApi, broken: Fault) -> None:
     wanted = request()
     operation = api.create(wanted)
     broken("operation_gone", when={"first": 2})
@@ -309,7 +299,7 @@ def test_an_operation_can_be_forgotten_by_the_api(api: TpuApi, broken: Callable[
     finish(api, operation)
 
 
-def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator) -> None:
+def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Fault, shared_emulator: Emulator) -> None:
     stuck = ready(api)
     broken("stuck", "nodes.patch", seconds=3600)
     api.set_labels(stuck, {"tpujob": "1", "tpujob-claimed-until": "2"})
@@ -381,7 +371,6 @@ def test_a_frozen_worker_is_stopped_with_its_connections_open_and_resumes_later_
     ticking = subprocess.Popen(
         machine.argv("while :; do echo tick; sleep 0.02; done"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
-    assert ticking.stdout is not None
     assert ticking.stdout.readline() == b"tick\n"
     act(shared_emulator, name, "worker", worker=0, condition="frozen")
     [node] = [row for row in shared_emulator.processes() if row["name"] == path]
@@ -436,9 +425,7 @@ def test_the_log_has_caller_call_time_and_status(api: TpuApi, shared_emulator: E
     assert log(shared_emulator, name.node, after=rows[-2]["number"]) == rows[-1:]
 
 
-def test_a_caller_without_a_token_is_in_the_log_and_meets_no_fault(
-    shared_emulator: Emulator, broken: Callable[..., str]
-) -> None:
+def test_a_caller_without_a_token_is_in_the_log_and_meets_no_fault(shared_emulator: Emulator, broken: Fault) -> None:
     broken("drop", when={})
     with pytest.raises(errors.AuthError):
         TpuApi(shared_emulator.url, emulator_credentials("wrong"), emulated=True).get(request().name)
@@ -460,7 +447,7 @@ END"""
 
 
 def test_faults_of_the_vms_do_not_affect_clients(
-    api: TpuApi, shared_emulator: Emulator, broken: Callable[..., str], login_key: Path, ssh_keys: str
+    api: TpuApi, shared_emulator: Emulator, broken: Fault, login_key: Path, ssh_keys: str
 ) -> None:
     name, path, machine = with_login(api, shared_emulator, login_key, ssh_keys)
     fault = broken("status", "nodes.get", caller="vm", status=403)
@@ -471,9 +458,7 @@ def test_faults_of_the_vms_do_not_affect_clients(
     assert [(row["status"], row["faults"]) for row in rows] == [(403, [fault]), (200, [])]
 
 
-def test_a_fault_is_counted_shown_and_cleared(
-    api: TpuApi, shared_emulator: Emulator, broken: Callable[..., str]
-) -> None:
+def test_a_fault_is_counted_shown_and_cleared(api: TpuApi, shared_emulator: Emulator, broken: Fault) -> None:
     name = broken("drop", "nodes.list", when={"calls": 2})
     api.list("emulated", ZONE)
     with pytest.raises(errors.CloudUnavailable):

@@ -1,18 +1,25 @@
-"""What travels, and how; what does not, and why. All of it is decided when a function is decorated."""
+"""What travels with a function, and what comes back: values by the rules of JSON, files that may lie, the log."""
 
+import enum
 import functools
 import json
 import math
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.client.events import LogLines, Notice, RunResult, WorkerEnded, Workers
+from orchestrator.client.functions import values
+from orchestrator.client.functions.outcome import ERROR, MAX_RESULT_BYTES, RESULT, Printer, remote_error, value_of
 from orchestrator.client.functions.source import examine
-from orchestrator.errors import UserError
+from orchestrator.errors import ArtifactError, PayloadFailed, RemoteFunctionError, UserError
+from payload.functions import outcome
 from tests.unit.client.functions.cells import cell
 
 np = SimpleNamespace(ndarray=list)
@@ -44,7 +51,6 @@ def test_a_function_of_a_notebook_travels_as_its_own_text_without_what_stands_ab
     """
     found = examine(cell(text)["f"])
     assert (found.module, found.root, found.name, found.line) == (None, None, "f", 6)
-    assert found.source is not None
     assert found.source.splitlines()[0] == "def f(x):  # a comment" and found.source.endswith('"ü")\n')
 
 
@@ -234,3 +240,190 @@ def test_a_script_is_read_from_its_file_and_a_program_without_one_is_refused(tmp
     assert "`g` (script.py:7) uses what is outside of it: LR;" in done.stdout
     done = run([sys.executable], input=PROGRAM)
     assert "has no source that could be read" in done.stderr
+
+
+BOTH = pytest.mark.parametrize(
+    ("as_json", "refusal"),
+    [(values.as_json, UserError), (outcome.as_json, (TypeError, ValueError))],
+    ids=["arguments", "results"],
+)
+AsJson = Callable[[Any, str], Any]
+
+
+class Scalar:
+    """As one of numpy, torch or JAX."""
+
+    ndim = 0
+
+    def item(self) -> float:
+        return 0.5
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+@BOTH
+def test_plain_values_are_carried_and_tuples_become_lists(as_json: AsJson, refusal: Any) -> None:
+    given = {"a": (1, 2.5, None), "b": [True, "ü\ud800"], "c": {"d": ()}, "e": Color.RED, "f": Scalar()}
+    found = as_json(given, "it")
+    assert found == {"a": [1, 2.5, None], "b": [True, "ü\ud800"], "c": {"d": []}, "e": 1, "f": 0.5}
+    assert type(found["e"]) is int and found["b"][0] is True
+
+
+@BOTH
+@pytest.mark.parametrize(("value", "words"), [
+    (math.nan, "it is nan, which JSON cannot carry"), ({"a": [1, math.inf]}, r"it\['a'\]\[1\] is inf"),
+    ({1: 2}, "it has the key 1; the keys of a JSON object are text"), ({1, 2}, "set"), (b"x", "bytes"),
+    (Path("x"), "Path"), ([object()], r"it\[0\] is .*object"),
+])  # fmt: skip
+def test_what_json_does_not_carry_is_refused_with_its_place(
+    as_json: AsJson, refusal: Any, value: Any, words: str
+) -> None:
+    with pytest.raises(refusal, match=words):
+        as_json(value, "it")
+
+
+@BOTH
+def test_a_value_that_holds_itself_is_refused(as_json: AsJson, refusal: Any) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(refusal, match="more than 100 levels deep"):
+        as_json(endless, "it")
+
+
+def test_arguments_and_results_have_a_size() -> None:
+    with pytest.raises(UserError, match=r"the arguments have 2\.0 MB as JSON, and 1 MB is the most"):
+        values.json_text("x" * 2_000_000)
+    with pytest.raises(ValueError, match=r"the result has 11\.0 MB as JSON, and 10 MB is the most; write it to a file"):
+        outcome.content("x" * 11_000_000)
+
+
+FAILED = PayloadFailed("the job failed on worker0 with code 1", rc=1, hint="`tpujob logs abc` prints it")
+WHOLE = {"schema": 1, "type": "ValueError", "message": "no", "traceback": "T\n  x\n", "file": "/a/b.py", "line": 3}
+
+
+def run(directory: Path) -> RunResult:
+    return RunResult("abc", "fit", "failed", 1, directory, 0.0, 1.0)
+
+
+def left(directory: Path, name: str, content: Any, worker: int = 0) -> RunResult:
+    place = directory / f"worker{worker}" / "artifacts"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return run(directory)
+
+
+def error_of(result: RunResult) -> RemoteFunctionError | None:
+    return remote_error(result, FAILED, lambda text: text.replace("sesame", "***"))
+
+
+def test_the_value_is_what_the_worker_wrote_whichever_worker_has_process_0(tmp_path: Path) -> None:
+    (tmp_path / "worker0").mkdir()
+    (tmp_path / "workerx").mkdir()
+    value = {"a": [1, 2.5, None, "ü"], "b": 10**30}
+    assert value_of(left(tmp_path, RESULT, {"schema": 1, "value": value}, worker=2)) == value
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"[]", b"{}", b'{"schema": 2, "value": 1}', b'{"schema": 1, "value": NaN}',
+    b'{"schema": 1, "value": -Infinity}', b'{"schema": 1, "value": 1e999}',
+    b'{"schema": 1, "value": ' + b"9" * 5000 + b"}", b'{"schema": 1, "value": "\xff"}',
+    b'{"schema": 1, "value": 1} x', b"[" * 200_000,
+    b'{"schema": 1, "value": "' + b"x" * MAX_RESULT_BYTES + b'"}',
+    b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os",
+], ids=lambda content: repr(content[:30]))  # fmt: skip
+def test_what_is_no_result_of_a_function_is_an_error_of_the_artifacts(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ArtifactError, match=r"function-result\.json is not"):
+        value_of(left(tmp_path, RESULT, content))
+
+
+def test_a_run_without_a_value_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="run abc left no result of a function"):
+        value_of(run(tmp_path))
+
+
+def test_a_link_or_a_fifo_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('{"schema": 1, "value": "mine"}')
+    result = left(tmp_path, "other", {})
+    path = tmp_path / "worker0" / "artifacts" / RESULT
+    path.symlink_to(secret)
+    with pytest.raises(ArtifactError):
+        value_of(result)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ArtifactError):
+        value_of(result)
+
+
+def test_a_remote_error_is_text_with_its_type_place_and_traceback(tmp_path: Path) -> None:
+    error = error_of(left(tmp_path, ERROR, WHOLE, worker=1))
+    assert isinstance(error, PayloadFailed) and error is not None
+    assert error.message == "ValueError: no (b.py:3, worker1)"
+    assert (error.type_name, error.file, error.line, error.worker) == ("ValueError", "/a/b.py", 3, 1)
+    assert (error.traceback, error.rc, error.hint) == ("T\n  x", 1, FAILED.hint)
+    assert error.__notes__ == [f"hint: {FAILED.hint}", "the traceback on worker1:\nT\n  x"]
+
+
+def test_the_first_worker_with_an_error_counts_and_a_broken_file_does_not(tmp_path: Path) -> None:
+    left(tmp_path, ERROR, b'{"schema": 1, "ty', worker=0)
+    left(tmp_path, ERROR, {**WHOLE, "message": "two"}, worker=10)
+    error = error_of(left(tmp_path, ERROR, {**WHOLE, "message": "one"}, worker=2))
+    assert error is not None and error.message.startswith("ValueError: one")
+    assert error_of(run(tmp_path / "none")) is None
+
+
+def test_hostile_text_is_inert(tmp_path: Path) -> None:
+    evil = "\x1b]52;c;eA==\x07\x1b[2J\u202e sesame"
+    found = {
+        "type": f"Value{evil}", "message": f"{evil}\nsecond", "traceback": f"{evil}\n" * 5000, "file": evil,
+        "line": -1,
+    }  # fmt: skip
+    error = error_of(left(tmp_path, ERROR, {"schema": 1, **found}))
+    for text in (error.message, error.traceback, error.file, error.type_name, *error.__notes__):
+        assert not {"\x1b", "\x07", "\u202e"} & set(text) and "sesame" not in text
+    assert (error.type_name, error.line) == ("Exception", None) and "\n" not in error.message
+    assert len(error.traceback) < 100_000
+
+
+@pytest.mark.parametrize(
+    "found", [{}, {"type": 1, "message": [], "traceback": {}, "file": None, "line": True}, {"line": 1 << 40}]
+)
+def test_an_error_of_another_shape_is_still_an_error(tmp_path: Path, found: Any) -> None:
+    error = error_of(left(tmp_path, ERROR, {"schema": 1, **found}))
+    assert error is not None and error.message == "Exception (worker0)" and error.line is None
+
+
+def test_a_package_that_is_missing_there_is_named_with_the_way_to_install_it(tmp_path: Path) -> None:
+    found = {"type": "ModuleNotFoundError", "message": "No module named 'jax'", "traceback": ""}
+    error = error_of(left(tmp_path, ERROR, {**WHOLE, **found}))
+    assert error is not None and "requirements=" in (error.hint or "") and len(error.__notes__) == 1
+
+
+def test_a_call_on_many_workers_prints_the_log_of_worker0_and_the_end_of_one_that_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show = Printer()
+    show(Workers(16, Path("/runs/x/logs")))
+    for worker in range(16):
+        show(LogLines(worker, (f"step {worker}",)))
+    show(WorkerEnded("main", 5, 1))
+    show(Notice("released", "absent"))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "logs     showing worker0; the logs of the other 15 are in /runs/x/logs",
+        "worker0 | step 0",
+        "failed   worker5 ended with 1; the end of its log (/runs/x/logs/worker5.log):",
+        "worker5 | step 5",
+        "released absent",
+    ]
+
+
+def test_the_calls_of_a_map_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    show = Printer()
+    show(Workers(8, Path("/logs"), variant="x=1"))
+    show(LogLines(1, ("hidden",), variant="x=1"))
+    show(LogLines(1, ("shown",), variant="x=2"))
+    assert capsys.readouterr().err.splitlines()[1:] == ["x=2 worker1 | shown"]

@@ -14,8 +14,7 @@ import pytest
 
 from orchestrator.cli.commands.guarantee.install_gc import seconds
 from orchestrator.client.guarantee import timers
-from orchestrator.client.guarantee.install_gc import KEPT_VARIABLES, schedule
-from orchestrator.client.guarantee.timers import Cron, Launchd, Schedule, Systemd, lingers
+from orchestrator.client.guarantee.timers import KEPT_VARIABLES, Cron, Launchd, Schedule, Systemd, lingers, schedule
 from orchestrator.errors import ConfigError, TpujobError, UserError
 from tests import ROOT
 

@@ -16,13 +16,12 @@ import yaml
 
 import tpujob
 from orchestrator.client.events import Event, Notice, Reporter
-from orchestrator.client.jobs.exporting import Export, exported
 from orchestrator.client.jobs.job_files import JobRequest
+from orchestrator.client.jobs.planning import Export, exported
 from orchestrator.client.session import Session
 from orchestrator.core.jobfile import keys
 from orchestrator.errors import JobSpecError, UserError
-from orchestrator.places.gke.objects.manifest import documents
-from orchestrator.places.gke.objects.program import MAX_BYTES
+from orchestrator.places.gke.objects.manifest import MAX_BYTES, documents
 from orchestrator.places.gke.preparation import Prepared, prepare
 from tests.unit.core.jobfile.refused import refused
 from tests.waiting import HANG_S

@@ -1,17 +1,19 @@
-"""Metrics of a run while it goes on: the events, and the files that `show` and `compare` read later."""
+"""Metrics of a run while it goes on: the events, the times of steps, and the files that are read later."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.client.events import Event, Metrics, Notice, Reporter
-from orchestrator.client.jobs import metrics, step_times
+from orchestrator.client.jobs import metrics
 from orchestrator.client.jobs.log_output import JobOutput
-from orchestrator.client.jobs.metrics import RunMetrics
+from orchestrator.client.jobs.metrics import RunMetrics, StepTimes
 from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.core.text.metric_lines import LINE_BYTES, NotFinite
+from orchestrator.core.text.parsing import LINE_BYTES, NotFinite
 from orchestrator.report.files import metrics as reports
-from tests.waiting import until
+from orchestrator.report.files.metrics import arrivals
+from tests.waiting import Clock, until
 
 
 class Heard(list[Event]):
@@ -107,11 +109,11 @@ def test_the_followed_copy_goes_once_the_file_is_collected(tmp_path: Path, heard
     run = sink(tmp_path, heard)
     run(0, b"")
     run(0, b'{"loss": 1}\n')
-    collected = reports.collected_path(tmp_path)
+    collected = tmp_path / reports.COLLECTED
     collected.parent.mkdir(parents=True)
     collected.write_text('{"loss": 5}\n')
     run.close()
-    assert last(tmp_path) == {"loss": 5.0} and not reports.live_path(tmp_path).exists()
+    assert last(tmp_path) == {"loss": 5.0} and not (tmp_path / reports.LIVE).exists()
 
 
 def test_a_file_that_was_followed_has_all_of_its_lines_when_it_is_collected(tmp_path: Path, heard: Heard) -> None:
@@ -119,7 +121,7 @@ def test_a_file_that_was_followed_has_all_of_its_lines_when_it_is_collected(tmp_
     lines = [b'{"step": %d, "loss": %d}\n' % (step, 50 - step) for step in range(50)]
     for data in (b"", *lines[:40]):
         run(0, data)
-    collected = reports.collected_path(tmp_path)
+    collected = tmp_path / reports.COLLECTED
     collected.parent.mkdir(parents=True)
     collected.write_bytes(b"".join(lines))
     run.close()
@@ -138,7 +140,7 @@ def test_patterns_find_figures_in_the_log(tmp_path: Path, heard: Heard) -> None:
     with_patterns.close()
     assert heard.metrics() == [(None, {"loss": None})]
     assert reports.read(tmp_path)["loss"].diverged == NotFinite("NaN", None)
-    assert reports.found_path(tmp_path).read_text().splitlines() == [
+    assert (tmp_path / reports.FOUND).read_text().splitlines() == [
         '{"step": 10, "loss": 0.5}',
         '{"step": 20, "loss": 0.25, "rate": 1234.5}',
         '{"loss": NaN}',
@@ -153,7 +155,7 @@ def test_of_several_workers_that_print_metrics_the_lowest_one_counts(tmp_path: P
     run.search(1, ["step 2 loss 3"])
     run.close()
     assert [event.worker for event in heard if isinstance(event, Metrics)] == [3, 1, 1, 1]
-    found = [line.partition(" ")[2] for line in reports.found_path(tmp_path).read_text().splitlines()]
+    found = [line.partition(" ")[2] for line in (tmp_path / reports.FOUND).read_text().splitlines()]
     assert found == ['1, "loss": 9.0}', '1, "loss": 5.0}', '1, "loss": 4.0}', '2, "loss": 3.0}']
 
 
@@ -195,7 +197,7 @@ def test_a_disk_that_takes_no_file_costs_the_file_and_not_the_job(tmp_path: Path
 def test_when_which_step_came_is_kept_now_and_then_and_at_the_end(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_times, "LEAST_S", 3600.0)
+    monkeypatch.setattr(metrics, "LEAST_S", 3600.0)
     run = sink(tmp_path, heard)
     for step in (1, 2, 3):
         run(0, b'{"step": %d, "loss": 3}\n{"loss": 3}\n' % step)
@@ -206,8 +208,8 @@ def test_when_which_step_came_is_kept_now_and_then_and_at_the_end(
 def test_steps_that_a_restarted_job_repeats_keep_the_time_at_which_they_came_first(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_times, "LEAST_S", 0.0)
-    monkeypatch.setattr(step_times, "SHARE", 0.0)
+    monkeypatch.setattr(metrics, "LEAST_S", 0.0)
+    monkeypatch.setattr(metrics, "SHARE", 0.0)
     first = sink(tmp_path, heard)
     for step in (10, 20, 10, 15, 30):
         first(0, b'{"step": %d, "loss": 3}\n' % step)
@@ -231,3 +233,29 @@ def test_a_job_without_steps_and_a_disk_without_room_cost_nothing(tmp_path: Path
     full(0, b'{"step": 1, "loss": 3}\n')
     full.close()
     assert reports.arrivals(tmp_path) == []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(1000.0)
+    for name in ("time", "monotonic"):
+        monkeypatch.setattr(time, name, clock)
+    return clock
+
+
+def test_a_step_that_was_not_written_at_once_has_the_time_at_which_it_came(tmp_path: Path, clock: Clock) -> None:
+    """The slice is lost after step 100; the next attempt repeats steps from 61 on, which is no sign that it is further."""
+    times = StepTimes(tmp_path)
+    times.note(90)
+    clock.now += 0.1
+    times.note(100)  # too soon after the last line
+    clock.now += 600.0
+    times.note(61)
+    assert arrivals(tmp_path) == [(90, 1000.0), (100, 1000.1)]
+    clock.now += 60.0
+    times.note(101)
+    clock.now += 0.1
+    times.note(102)
+    clock.now += 5.0
+    times.close()
+    assert arrivals(tmp_path)[2:] == [(101, 1660.1), (102, 1660.2)]

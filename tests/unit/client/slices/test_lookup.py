@@ -1,9 +1,10 @@
-"""Which slice a name means for the commands that use one, beside jobs on clusters of the same name."""
+"""Which slice a name means, beside jobs on clusters, and what a project says it has."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,17 +16,19 @@ from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.attach import attach
 from orchestrator.client.results import logs
 from orchestrator.client.session import Session
-from orchestrator.client.slices import down, held, up
+from orchestrator.client.slices import down, held, offers, up
+from orchestrator.core.lease.cloud_api import Listing
 from orchestrator.core.lease.lease import Created, Detached, Down, Gone, Intent, Lease, LeaseState, Purpose, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.engine.leases.recover import close_attempts
 from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.errors import Interrupted, UnknownRun, UserError
+from orchestrator.errors import AuthError, CloudUnavailable, Interrupted, UnknownRun, UserError
 from orchestrator.ledger.rows import SweepRecord, VariantRecord
+from orchestrator.places.vms.plans import AVAILABILITY, known_availability
 from orchestrator.settings import GKE, Target
-from tests.unit.cli.test_status import row
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
+from tests.unit.cli.test_transcripts import row
 
 PODS = "alice runs in pods of a cluster"
 
@@ -235,3 +238,57 @@ def test_who_follows_the_log_waits_for_the_end_of_the_job_where_no_process_has_i
 def test_status_shows_it_for_a_detached_run(followed: bool, shown: str) -> None:
     job = row("job", mode="detached", followed=followed, now=1.0, deadline=2.0, ends_at=2.0)
     assert cells(job)[4] == f"{shown}, until 00:00:02Z"
+
+
+class Cloud:
+    """Three zones, of which some do not answer."""
+
+    def __init__(self, **silent: Exception) -> None:
+        self.silent = silent
+
+    def zones(self, project: str) -> Listing[str]:
+        return Listing(("a", "b", "c"))
+
+    def accelerator_types(self, project: str, zone: str) -> Listing[str]:
+        if zone in self.silent:
+            raise self.silent[zone]
+        return Listing((f"v4-{project}", f"v6e-{zone}"))
+
+
+def asked_by(directory: Path, project: str = "p") -> Any:
+    return SimpleNamespace(
+        reporter=Reporter(lambda event: None),
+        directory=directory,
+        target=SimpleNamespace(kind="google", project=project),
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cloud]:
+    clouds: list[Cloud] = []
+    monkeypatch.setattr("orchestrator.client.guarantee.teardown_client.connect", lambda target, secrets: clouds[-1])
+    return clouds
+
+
+def test_what_every_zone_said_is_remembered_for_this_project_only(tmp_path: Path, asked: list[Cloud]) -> None:
+    assert known_availability(asked_by(tmp_path)) is None
+    asked.append(Cloud(b=CloudUnavailable("timed out")))
+    found = offers.ask_again(asked_by(tmp_path))
+    assert found.zones == {"a": ("v4-p", "v6e-a"), "c": ("v4-p", "v6e-c")} and found.unreachable == {"b": "timed out"}
+    assert known_availability(asked_by(tmp_path)) == found
+    assert known_availability(asked_by(tmp_path, "other")) is None
+    assert [path.name for path in tmp_path.iterdir()] == [AVAILABILITY]
+
+
+def test_when_no_zone_answers_the_old_answer_stays(tmp_path: Path, asked: list[Cloud]) -> None:
+    asked.append(Cloud())
+    before = offers.ask_again(asked_by(tmp_path))
+    asked.append(Cloud(a=AuthError("denied"), b=AuthError("denied"), c=AuthError("denied")))
+    with pytest.raises(AuthError, match="denied"):
+        offers.ask_again(asked_by(tmp_path))
+    assert known_availability(asked_by(tmp_path)) == before
+
+
+def test_a_file_that_cannot_be_read_is_as_if_there_was_none(tmp_path: Path) -> None:
+    (tmp_path / AVAILABILITY).write_text("{")
+    assert known_availability(asked_by(tmp_path)) is None

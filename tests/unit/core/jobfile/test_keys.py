@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.jobfile import keys, tpu_keys, train_keys, yaml_source
-from orchestrator.core.jobfile.rules import train as train_rules
+from orchestrator.core.jobfile.rules import several_values as train_rules
 from orchestrator.errors import JobSpecError
 from tests import ROOT
 from tests.unit.core.jobfile.refused import refused
@@ -81,7 +81,6 @@ def test_scalars_are_read_by_the_rules_of_yaml_1_2() -> None:
     spec = load("name: no\ntrain: {lr: 1e-3, seed: 010, examples: 0x10, batch_size: 0o20}\nenv: {A: on, B: 12:30:00}\n")
     assert spec.name == "no"
     assert spec.env == {"A": "on", "B": "12:30:00"}
-    assert spec.train is not None
     assert (spec.train.lr, spec.train.seed, spec.train.examples, spec.train.batch_size) == (0.001, 10, 16, 16)
 
 
@@ -92,7 +91,6 @@ def test_an_empty_section_means_its_defaults() -> None:
 
 def test_the_training_section_is_plain_data_with_every_setting() -> None:
     spec = load("train: {epochs: 2, emulated: {cores: 2}}\n")
-    assert spec.train is not None
     plain = spec.train.model_dump(mode="json")
     assert set(plain) == set(train_keys.TrainSection.model_fields)
     assert (plain["epochs"], plain["emulated"]["cores"]) == (2, 2)
@@ -185,7 +183,6 @@ def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:
 
 def _reference() -> ModuleType:
     spec = importlib.util.spec_from_file_location("job_reference", ROOT / "docs" / "job_reference.py")
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,14 +1,19 @@
-"""From requests to candidates in order, each with a reason."""
+"""From requests to candidates in order, each with a reason: places, buckets, granted quota, and what a project has."""
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator import catalog
-from orchestrator.core.planning.availability import Availability
+from orchestrator.core.planning import location_rules
+from orchestrator.core.planning.availability import Availability, from_dict
 from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs, Provisioning
-from orchestrator.core.planning.egress import Bucket
-from orchestrator.core.planning.grants import Grant
+from orchestrator.core.planning.egress import Bucket, from_reply
+from orchestrator.core.planning.grants import Grant, from_keys, from_text, remaining
 from orchestrator.core.planning.plan import CandidateOrder, Plan, affordable_s, make
 from orchestrator.errors import UserError
 
@@ -283,3 +288,179 @@ def test_a_plan_lasts_as_long_as_the_shorter_of_time_and_budget() -> None:
 def test_a_plan_whose_every_candidate_is_too_expensive_is_refused() -> None:
     with pytest.raises(UserError, match=r"limits\.max_cost"):
         make([CapacityRequest("v5litepod-8", ("us-central1-a",), max_cost=0.01, absent_s=300)])
+
+
+def test_places_are_split_at_commas() -> None:
+    assert location_rules.split_places("us-central1, europe-west4-a ,") == ("us-central1", "europe-west4-a")
+    assert location_rules.split_places(" , ") == ()
+
+
+@pytest.mark.parametrize("kind", [name for name in catalog.types() if catalog.zones_with(name)])
+def test_every_type_of_the_catalog_is_fine_where_it_is_offered(kind: str) -> None:
+    assert location_rules.accelerator_problem(kind) is None
+    for zone in catalog.zones_with(kind):
+        assert location_rules.place_problem(zone, kind) is None
+        assert location_rules.place_problem(zone.rpartition("-")[0], kind) is None
+
+
+def test_a_type_that_only_gke_has_is_refused_with_the_way() -> None:
+    problem = location_rules.accelerator_problem("tpu7x-8")
+    assert problem.endswith("Compute Engine and GKE have it; run it on a cluster, with `on: gke`")
+    assert location_rules.accelerator_problem("tpu7x-8", unlisted=True) is None
+
+
+def test_where_a_type_is_not_offered_the_nearest_zones_that_have_it_come_first() -> None:
+    assert location_rules.place_problem("europe-west1", "v6e-8") is None, "Google is asked"
+    shown = location_rules.offered_near("europe-west1-b", catalog.zones_with("v6e-8"))
+    assert shown.startswith("europe-west4-a, ") and shown.endswith(" more")
+
+
+def test_a_place_that_is_close_to_none_gets_the_zones_of_the_type_by_region() -> None:
+    problem = location_rules.place_problem("mars", "v4-8")
+    assert problem == "`mars` is not a zone or a known region; zones with v4-8: us-central2-b"
+    assert "us-central1-a/b/c/f" in location_rules.places_near("mars") and len(location_rules.places_near("mars")) < 700
+    assert location_rules.places_near("us-centrall1").startswith("nearest: us-central1")
+
+
+def test_places_are_told_from_types() -> None:
+    assert all(map(location_rules.is_place, ("us-east5", "us-central1-a", "mars-north9", "us-east5,us-west4-a")))
+    assert not any(map(location_rules.is_place, ("v5e", "v5litepod-8", "v6e-8", "", "us", "V4-8")))
+
+
+def test_an_unlisted_type_may_be_asked_for_in_an_unlisted_zone_but_not_in_an_unknown_region() -> None:
+    assert location_rules.accelerator_problem("v7-8", unlisted=True) is None
+    assert location_rules.place_problem("mars-north1-a", "v7-8", unlisted=True) is None
+    assert location_rules.place_problem("mars-north1", "v7-8", unlisted=True) is not None
+
+
+@pytest.mark.ci
+@given(st.text())
+def test_every_text_gets_a_printable_line(text: str) -> None:
+    for problem in (location_rules.accelerator_problem(text), location_rules.place_problem(text, "v5litepod-8")):
+        assert problem is None or problem.isprintable()
+
+
+def problem(reply: dict[str, Any], zone: str) -> str | None:
+    bucket = from_reply("b", reply)
+    return bucket.problem(zone)
+
+
+@pytest.mark.parametrize(("reply", "zone"), [
+    ({"location": "US-CENTRAL1"}, "us-central1-a"), ({"location": "US"}, "us-central1-a"),
+    ({"location": "EU"}, "europe-west4-a"), ({"location": "NAM4"}, "us-east1-d"),
+    ({"location": "US", "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}}, "us-west1-c"),
+])  # fmt: skip
+def test_a_bucket_in_the_region_or_a_multi_region_around_it_is_no_problem(reply: dict[str, Any], zone: str) -> None:
+    assert problem(reply, zone) is None
+
+
+@pytest.mark.parametrize(("reply", "zone", "price"), [
+    ({"location": "US-EAST1"}, "us-central1-a", "$20 to $80"),
+    ({"location": "EUR4"}, "europe-west1-b", "$20 to $80"),
+    ({"location": "US"}, "europe-west4-a", "$50 to $140"),
+    ({"location": "ASIA-EAST1"}, "us-central1-a", "$50 to $140"),
+    ({"location": "NAM4"}, "europe-west4-a", "$50 to $140"),
+    ({"location": "US", "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}}, "us-central1-a",
+     "$20 to $80"),
+])  # fmt: skip
+def test_a_bucket_elsewhere_names_the_price_of_a_terabyte_and_its_date(
+    reply: dict[str, Any], zone: str, price: str
+) -> None:
+    found = problem(reply, zone)
+    region = zone.rpartition("-")[0]
+    assert found == (
+        f"gs://b is in {reply['location'].lower()}, not in {region}: copying between them costs about {price} per TB "
+        "(list prices, roughly, as of 2026-11)"
+    )
+
+
+@pytest.mark.parametrize("reply", [{}, {"location": ""}, {"location": 7}])
+def test_a_reply_without_a_location_yields_none(reply: dict[str, Any]) -> None:
+    assert from_reply("b", reply) is None
+
+
+V3, V4_SPOT = Grant("v3-8", 5, "europe-west4-a"), Grant("v4", 32, "us-central2-b", spot=True)
+
+
+@pytest.mark.parametrize(("line", "grant"), [
+    ("5 on-demand v3-8 TPU devices in zone europe-west4-a", V3),
+    ("5 on-demand Cloud TPU v3-8 device(s) in zone europe-west4-a", V3),
+    (" - 5 on-demand v3-8 in europe-west4-a.", V3),
+    ("100 preemptible Cloud TPU v2-8 device(s) in zone us-central1-f", Grant("v2-8", 100, "us-central1-f", spot=True)),
+    ("32 spot Cloud TPU v4 chips in zone us-central2-b", V4_SPOT),
+    ("64 Spot Cloud TPU v5e chips in zone us-central1-a", Grant("v5e", 64, "us-central1-a", spot=True)),
+])  # fmt: skip
+def test_a_line_of_an_email_is_a_grant(line: str, grant: Grant) -> None:
+    assert from_text(line) == grant
+
+
+@pytest.mark.parametrize(("line", "problem"), [
+    ("five v3-8", "is not a grant; write for example `5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a`"),
+    ("5 reserved v3-8 in europe-west4-a", "is not a grant"),
+    ("5 on-demand v3-9 in europe-west4-a", "'v3-9' is neither an accelerator type nor a generation; nearest: v3-8"),
+    ("5 on-demand v3-8 in europe", "zone: 'europe'"),
+    ("0 on-demand v3-8 in europe-west4-a", "grants nothing; remove it"),
+    ("8 on-demand v3-8 chips in europe-west4-a", "counts chips of one type, or devices of a whole generation"),
+    ("8 on-demand v4 devices in us-central2-b", "counts chips of one type, or devices of a whole generation"),
+])  # fmt: skip
+def test_a_line_that_is_no_grant_gets_advice(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match="^" + problem.replace("(", r"\(")):
+        from_text(line)
+
+
+@pytest.mark.parametrize(("keys", "problem"), [
+    ({"type": "v3-8"}, "type is not a key of a grant; they are accelerator, count, zone, spot"),
+    ({"accelerator": "v3-8", "count": "5"}, "lacks zone"),
+    ({"accelerator": "v3-8", "count": "-5", "zone": "europe-west4-a"}, "count: '-5' is not a whole number"),
+    ({"accelerator": "v3-8", "count": "5", "zone": "europe-west4-a", "spot": "yes"}, "spot: 'yes' is not `true`"),
+])  # fmt: skip
+def test_keys_are_checked_one_by_one(keys: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}"):
+        from_keys(keys)
+    assert from_keys({"accelerator": "v3-8", "count": "5", "zone": "europe-west4-a"}) == V3
+
+
+def test_a_grant_of_a_type_is_for_that_type_zone_and_provisioning_only() -> None:
+    assert V3.covers("v3-8", "europe-west4-a", spot=False)
+    assert not V3.covers("v3-32", "europe-west4-a", spot=False), "five v3-8 are no v3-32"
+    assert not V3.covers("v3-8", "us-central1-a", spot=False)
+    assert not V3.covers("v3-8", "europe-west4-a", spot=True)
+
+
+def test_a_grant_of_a_generation_counts_chips_of_any_size_that_fits() -> None:
+    assert V4_SPOT.covers("v4-64", "us-central2-b", spot=True), "32 chips"
+    assert not V4_SPOT.covers("v4-128", "us-central2-b", spot=True)
+    assert V4_SPOT.too_small_for("v4-128", "us-central2-b", spot=True)
+    assert not V4_SPOT.covers("v5p-8", "us-central2-b", spot=True)
+    assert V4_SPOT.label == "32 spot v4 chips" and V3.label == "5 on-demand v3-8"
+
+
+def test_existing_slices_use_up_grants() -> None:
+    used = [("v4-32", "us-central2-b", True), ("v4-8", "us-central2-b", True), ("v3-8", "europe-west4-a", False)]
+    assert [grant.count for grant in remaining([V3, V4_SPOT], used)] == [4, 32 - 16 - 4]
+    assert remaining([Grant("v3-8", 1, "europe-west4-a")], used)[0].too_small_for("v3-8", "europe-west4-a", spot=False)
+    assert remaining([V3], [("v3-8", "us-central1-a", False)]) == (V3,)
+
+
+STORED = Availability(
+    "google:p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8",)}, {"us-west4-a": "timed out"}
+)
+
+
+def test_it_is_read_back_as_written() -> None:
+    assert from_dict(json.loads(json.dumps(STORED.to_dict())), "google:p") == STORED
+
+
+def test_an_unreachable_zone_is_unknown_and_an_unlisted_one_has_nothing() -> None:
+    assert STORED.has("v5litepod-8", "us-central1-a") is True
+    assert STORED.has("v6e-8", "us-central1-a") is False
+    assert STORED.has("v5litepod-8", "us-east1-b") is False
+    assert STORED.has("v5litepod-8", "us-west4-a") is None
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], {}, {"schema": 2}, STORED.to_dict() | {"zones": 1}, STORED.to_dict() | {"unreachable": 5}]
+)
+def test_malformed_data_and_other_projects_yield_none(data: object) -> None:
+    assert from_dict(data, "google:p") is None
+    assert from_dict(STORED.to_dict(), "google:other") is None

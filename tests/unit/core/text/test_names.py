@@ -1,12 +1,20 @@
-"""Names and labels of nodes, and what is refused."""
+"""Names, labels, durations, dollars and sizes, as people write and read them."""
 
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.core.text import names
+from orchestrator.core.text.units import (
+    format_duration,
+    format_size,
+    format_usd,
+    format_usd_per_hour,
+    parse_duration,
+    parse_size,
+)
 
 
 def test_a_run_id_is_ten_letters_without_the_ambiguous_ones() -> None:
@@ -106,3 +114,73 @@ def test_node_names_of_the_api_are_accepted(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "A", "1a", "a-", "-a", "a_b", "a" * 62, "a/b", "$(reboot)", "a\n"])
 def test_an_invalid_node_name_is_refused(text: str) -> None:
     assert names.node_problem(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("1.5h", 5400), (" 1 h 30 m ", 5400)],
+)
+def test_durations_are_numbers_with_units(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(("text", "example"), [
+    *((text, "90s, 30m, 1h30m or 2d") for text in ("", "soon", "-5m", "30m1h", "1h1h", "1e3s", "٣m")),
+    ("45", "45m or 45h"), ("12:30:00", "12h30m"), ("1:30", "1h30m"),
+])  # fmt: skip
+def test_anything_else_is_refused_with_an_example(text: str, example: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_duration(text)
+    assert str(caught.value) == f"write numbers with units, such as {example}"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0, "0 s"), (2.14, "2.1 s"), (58.2, "58.2 s"), (59.96, "1 m"), (72, "1 m 12 s"), (3599.7, "1 h"),
+    (11100, "3 h 5 m"), (86399, "1 d"), (90000, "1 d 1 h"), (-72, "-1 m 12 s"),
+    (float("inf"), "unknown"), (float("nan"), "unknown"),
+])  # fmt: skip
+def test_durations_are_formatted_in_two_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@given(st.floats(0, 1e9))
+@example(3599.5)
+def test_a_formatted_duration_parses_as_nearly_the_same(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.03, abs=0.051)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0.1, "$0.10"), (0.0, "$0.00"), (0.001, "<$0.01"), (1234.5, "$1,234.50"), (None, "an unknown amount")],
+)
+def test_dollars_never_hide_that_something_was_paid_or_is_unknown(amount: float | None, text: str) -> None:
+    assert format_usd(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(9.6, "about $9.60/h"), (0.0, "$0.00/h (granted)"), (None, "price unknown")]
+)
+def test_a_price_is_about(amount: float | None, text: str) -> None:
+    assert format_usd_per_hour(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("50GB", 50 * 10**9), ("1.5 TB", 1_500 * 10**9), ("512MiB", 512 << 20), ("7 b", 7), ("10kB", 10_000)],
+)
+def test_a_size_has_a_unit(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "50", "GB", "50 gigabytes", "-1GB", "1e9B", "５GB", "50G"])
+def test_an_invalid_size_gets_advice(text: str) -> None:
+    with pytest.raises(ValueError, match=r"such as 500MB, 50GB or 1\.5TB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(("size_bytes", "text"), [
+    (0, "0 bytes"), (1, "1 byte"), (812, "812 bytes"), (81_200, "81 KB"), (999_600, "1.0 MB"), (3_240_000_000, "3.2 GB"),
+    (5e15, "5,000.0 TB"),
+])  # fmt: skip
+def test_a_size_is_shown_with_few_figures(size_bytes: float, text: str) -> None:
+    assert format_size(size_bytes) == text

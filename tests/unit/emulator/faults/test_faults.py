@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults
-from orchestrator.emulator.faults.fault import read
+from orchestrator.emulator.faults.fault import NO_FAULT, Decision, Faults, read
 from orchestrator.emulator.faults.kinds import CHOICES, KINDS, LIMITS, OPERATIONS, RELAY
 from orchestrator.emulator.plain_data import BadData
 

@@ -15,7 +15,7 @@ from orchestrator.engine.guardian import loop
 from orchestrator.engine.guardian.loop import guardian_loop
 from orchestrator.ledger.file import LedgerUnavailable
 from tests.leases import lease_on
-from tests.unit.engine.virtual import driven
+from tests.simulation.model.bench import driven
 
 START = 1_000_000.0
 DAY = 86400.0
@@ -78,8 +78,8 @@ class Machine:
         self.lock_asked += 1
         return not self.lock_is_taken
 
-    def watch(self, steps: int = 20_000) -> None:
-        driven(guardian_loop(), self._answer, steps)
+    def watch(self) -> None:
+        driven(guardian_loop(), self._answer)
 
     def _answer(self, effect: Effect[Any]) -> Any:
         if isinstance(effect, Sleep):

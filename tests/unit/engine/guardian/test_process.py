@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from orchestrator.engine.guardian import process as guardian
-from orchestrator.engine.guardian.world import GuardianWorld
+from orchestrator.engine.guardian.loop import GuardianWorld
 from tests import ROOT
 from tests.cli_fixture import kill_all
 from tests.forked import Child

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.lease.access import AccessWish, Route, Via
+from orchestrator.core.lease.cloud_api import GOOGLE
 from orchestrator.core.lease.lease import Purpose
-from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
 from orchestrator.engine.provision import startup_script

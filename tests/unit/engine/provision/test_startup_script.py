@@ -17,9 +17,8 @@ import pytest
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.access import Route
-from orchestrator.core.lease.cloud_api import SliceName
+from orchestrator.core.lease.cloud_api import GOOGLE, SliceName
 from orchestrator.core.lease.lease import Purpose
-from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import (
     startup_script,
     watchdog_config,

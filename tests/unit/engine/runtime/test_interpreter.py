@@ -18,7 +18,7 @@ from orchestrator.engine.effects.base import Effect, Shield, Sleep, StoodStill, 
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 from orchestrator.errors import CloudUnavailable, Interrupted
 from tests.forked import Child, in_thread
-from tests.unit.engine.virtual import VirtualWorld
+from tests.ledgers import LedgerInMemory
 from tests.waiting import HANG_S
 
 
@@ -42,6 +42,16 @@ async def hangs(let_go: threading.Event, began: threading.Event) -> str:
     except Interrupted as interrupted:
         let_go.set()
         return interrupted.message
+
+
+async def caught(*effects: Effect[Any], word: str = "interrupted") -> str:
+    """The word, if a signal ends these effects."""
+    try:
+        for effect in effects:
+            await effect
+    except Interrupted:
+        return word
+    return "not"
 
 
 @dataclass(frozen=True)
@@ -76,9 +86,15 @@ def heard() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def a_world() -> Any:
+    told: list[str] = []
+    report = lambda line: told.append(f"{line.stage} {line.text}")  # noqa: E731
+    return SimpleNamespace(ledger=LedgerInMemory(), told=told, report=report)
+
+
 @pytest.fixture
-def interpreter(tmp_path: Path) -> Interpreter:
-    return Interpreter(VirtualWorld(tmp_path))
+def interpreter() -> Interpreter:
+    return Interpreter(a_world())
 
 
 def test_answers_and_errors_reach_the_program(interpreter: Interpreter) -> None:
@@ -189,11 +205,7 @@ def test_a_signal_under_the_shield_comes_through_when_it_is_lowered(interpreter:
     async def program() -> str:
         await Shield()
         await Signal()
-        try:
-            await Shield(raised=False)
-        except Interrupted:
-            return "interrupted"
-        return "not"
+        return await caught(Shield(raised=False))
 
     assert interpreter.run(program()) == "interrupted"
 
@@ -238,54 +250,32 @@ def test_an_interrupt_before_the_program_runs_reaches_it(interpreter: Interprete
     assert interpreter.run(hangs(threading.Event(), threading.Event())) == "interrupted by Ctrl-C"
 
 
-def test_a_signal_ends_the_program_of_the_main_thread_and_no_other_ones(tmp_path: Path) -> None:
-    ours, theirs = Interpreter(VirtualWorld(tmp_path)), Interpreter(VirtualWorld(tmp_path))
+def test_a_signal_ends_the_program_of_the_main_thread_and_no_other_ones() -> None:
+    ours, theirs = Interpreter(a_world()), Interpreter(a_world())
     ends: list[str] = []
     began, their_go = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: ends.append(theirs.run(hangs(their_go, began))))
     thread.start()
     began.wait(HANG_S)
-
-    async def program() -> str:
-        try:
-            await Signal()
-            await Sleep(HANG_S)
-        except Interrupted:
-            return "interrupted"
-        return "not"
-
-    assert ours.run(program()) == "interrupted"
+    assert ours.run(caught(Signal(), Sleep(HANG_S))) == "interrupted"
     their_go.set()
     thread.join()
     assert ends == ["late"]
 
 
-def test_a_signal_reaches_a_program_that_runs_inside_another_and_that_one(tmp_path: Path) -> None:
+def test_a_signal_reaches_a_program_that_runs_inside_another_and_that_one() -> None:
     """A callback of the user's runs a program of its own."""
-    outer, inner = Interpreter(VirtualWorld(tmp_path)), Interpreter(VirtualWorld(tmp_path))
+    outer, inner = Interpreter(a_world()), Interpreter(a_world())
 
     @dataclass(frozen=True)
     class Callback(Effect[str]):
         slow: ClassVar[bool] = False
 
         def perform(self, world: World) -> str:
-            return inner.run(signalled())
-
-    async def signalled() -> str:
-        try:
-            await Signal()
-            await Sleep(HANG_S)
-        except Interrupted:
-            return "inner"
-        return "not"
+            return inner.run(caught(Signal(), Sleep(HANG_S), word="inner"))
 
     async def program() -> tuple[str, str]:
-        first = await Callback()
-        try:
-            await Sleep(HANG_S)
-        except Interrupted:
-            return first, "outer"
-        return first, "not"
+        return await Callback(), await caught(Sleep(HANG_S), word="outer")
 
     before = handlers()
     assert outer.run(program()) == ("inner", "outer")

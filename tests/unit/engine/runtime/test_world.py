@@ -15,8 +15,11 @@ from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.engine.runtime.world import RealWorld
 from orchestrator.places.vms.reach import Reach
 from tests.forked import Child
-from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
+from tests.leases import lease_and_request
+from tests.ledgers import LedgerInMemory
 from tests.waiting import HANG_S
+
+LEASE = lease_and_request().lease
 
 
 class Things:
@@ -83,9 +86,8 @@ def test_a_guardian_is_started_once_and_again_in_a_forked_child(world: RealWorld
 def test_the_end_of_its_work_disconnects_the_workers_and_wakes_the_guardian(
     world: RealWorld, fleet: Things, started: list[Guardian]
 ) -> None:
-    lease, _ = lease_and_request()
     world.arm()
-    world.connect(lease, (), 1.0)
+    world.connect(LEASE, (), 1.0)
     world.close()
     assert fleet.ends == 1 and not started[0].waits
 
@@ -94,20 +96,18 @@ def test_the_workers_are_disconnected_once_another_process_releases_their_slice(
     world: RealWorld, fleet: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worlds, "LOOK_S", 0.01)
-    lease, _ = lease_and_request()
-    world.ledger.record(Intent(lease))
-    world.connect(lease, (), 1.0)
+    world.ledger.record(Intent(LEASE))
+    world.connect(LEASE, (), 1.0)
     assert fleet.ends == 0
-    world.ledger.record(Down(lease.id, 1.0, "tpujob cancel"))
+    world.ledger.record(Down(LEASE.id, 1.0, "tpujob cancel"))
     assert fleet.ended.wait(HANG_S) and fleet.ends == 1
 
 
 def test_an_effect_that_was_abandoned_leaves_nothing_open_when_it_is_late(
     world: RealWorld, fleet: Things, started: list[Guardian]
 ) -> None:
-    lease, _ = lease_and_request()
     world.close()
-    world.connect(lease, (), 1.0)
+    world.connect(LEASE, (), 1.0)
     world.arm()
     assert fleet.ends == 1 and not started[0].waits
 
@@ -115,9 +115,8 @@ def test_an_effect_that_was_abandoned_leaves_nothing_open_when_it_is_late(
 def test_a_forked_child_that_is_done_disconnects_nothing_of_its_parents(
     world: RealWorld, fleet: Things, started: list[Guardian]
 ) -> None:
-    lease, _ = lease_and_request()
     world.arm()
-    world.connect(lease, (), 1.0)
+    world.connect(LEASE, (), 1.0)
 
     def in_child() -> int:
         world.close()

@@ -10,7 +10,7 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh.connection import Credentials
 from orchestrator.remote.ssh.dial import Dialer, Direct, Relayed
-from orchestrator.remote.ssh.known_hosts import KnownHosts
+from orchestrator.remote.ssh.keys import KnownHosts
 from orchestrator.remote.ssh.openssh import ssh_argv, write_config
 from orchestrator.remote.ssh.piped import Piped
 from tests.waiting import HANG_S

@@ -13,16 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.lease.saved_state import SavedState
+from orchestrator.core.lease.run_and_attempt import SavedState
 from orchestrator.errors import ArtifactError
-from orchestrator.remote.transfer.collect import (
-    EVERYTHING,
-    THE_REST,
-    ArchivePart,
-    Collector,
-    CollectRequest,
-    CollectResult,
-)
+from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
+from orchestrator.remote.transfer.collector import ArchivePart, Collector
 from orchestrator.remote.transfer.saved_work import SavedWork
 
 Files = dict[str, str | None]  # path → content; None: it did not come

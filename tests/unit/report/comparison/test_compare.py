@@ -13,11 +13,11 @@ import pytest
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.report.comparison import compare
+from orchestrator.report.comparison.compare import remarks
 from orchestrator.report.comparison.figures import RunFigures, figures
-from orchestrator.report.comparison.remarks import remarks
 from orchestrator.report.files.metrics import read as metrics_of
 from orchestrator.report.whole_run import WholeRun
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
 
 LEASE, _ = lease_and_request()
 AT = 1_000_000.0

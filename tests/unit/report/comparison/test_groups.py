@@ -13,12 +13,11 @@ import pytest
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.errors import UserError
-from orchestrator.report.comparison import group_tables
+from orchestrator.report.comparison import groups
 from orchestrator.report.comparison.compare import mean_and_std
 from orchestrator.report.comparison.figures import Measure, RunFigures, figures
-from orchestrator.report.comparison.group_tables import notes
-from orchestrator.report.comparison.groups import grouped, measure
-from orchestrator.report.files.metric_sums import Metric
+from orchestrator.report.comparison.groups import grouped, measure, notes
+from orchestrator.report.files.metrics import Metric
 from orchestrator.report.whole_run import WholeRun
 
 AT = 1_000_000.0
@@ -57,12 +56,12 @@ SIX = [
 
 
 def cells(columns: list[RunFigures], *over: str) -> dict[str, tuple[str, ...]]:
-    found = group_tables.table(grouped(columns, over))
+    found = groups.table(grouped(columns, over))
     return {row[0]: row[1:] for row in (found.head, *found.rows)}
 
 
 def csv_rows(columns: list[RunFigures], *over: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(group_tables.csv_text(grouped(columns, over)))))
+    return list(csv.DictReader(io.StringIO(groups.csv_text(grouped(columns, over)))))
 
 
 def test_the_mean_and_the_sample_standard_deviation_are_exact() -> None:
@@ -83,7 +82,7 @@ def test_a_group_is_a_column_with_its_parameters_its_runs_and_its_figures() -> N
 
 def test_many_groups_are_rows_with_their_parameters_first() -> None:
     columns = [ran(f"s-{lr}{seed}", {"lr": lr, "seed": seed}, lr + seed) for lr in range(1, 6) for seed in (1, 3)]
-    found = group_tables.table(grouped(columns, ["seed"]))
+    found = groups.table(grouped(columns, ["seed"]))
     assert found.head == ("lr", "runs", "loss", "whole job (s)", "cost", "on")
     assert [row[:3] for row in found.rows] == [(str(lr), "2", f"{lr + 2}.0 ± 1.4") for lr in range(1, 6)]
 
@@ -185,7 +184,7 @@ def test_a_cost_that_is_unknown_for_one_run_is_unknown() -> None:
 
 def test_a_group_of_runs_that_did_other_work_is_not_comparable() -> None:
     columns = [replace(SIX[0], batch_size=64), replace(SIX[1], batch_size=128), *SIX[2:]]
-    shown = group_tables.as_json(grouped(columns, ["seed"]), ["seed"])
+    shown = groups.as_json(grouped(columns, ["seed"]), ["seed"])
     assert shown["comparable"] is False and shown["differences"] == ["batch size: 64 (lr=0.01), 128 (lr=0.01)"]
     assert notes(grouped(columns, ["seed"]))[0].startswith("NOT COMPARABLE, other batch size")
 
@@ -209,7 +208,7 @@ def test_a_parameter_that_no_run_has_is_refused(columns: list[RunFigures], name:
 
 
 def test_json_has_the_groups_with_every_figure_as_measured() -> None:
-    shown = json.loads(json.dumps(group_tables.as_json(grouped(SIX, ["seed"]), ["seed"])))
+    shown = json.loads(json.dumps(groups.as_json(grouped(SIX, ["seed"]), ["seed"])))
     assert (shown["over"], shown["comparable"], len(shown["groups"])) == (["seed"], True, 2)
     group = shown["groups"][1]
     assert (group["title"], group["job"], group["variant"]) == ("lr=0.1", "lr-sweep", None)
@@ -226,7 +225,7 @@ def test_csv_has_a_line_for_each_group() -> None:
 
 
 def test_markdown_is_a_table_and_what_it_means() -> None:
-    lines = group_tables.markdown(grouped(SIX, ["seed"]))
+    lines = groups.markdown(grouped(SIX, ["seed"]))
     assert lines[:3] == ["| lr | 0.01 | 0.1 |", "| --- | ---: | ---: |", "| runs | 2 | 2 |"]
     assert any("sample standard deviation" in line for line in lines if line.startswith("- "))
 

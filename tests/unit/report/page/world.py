@@ -25,7 +25,7 @@ from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report.page import pages, run_data
 from orchestrator.report.page.run_data import RunData
-from tests.unit.engine.virtual import lease_and_request
+from tests.leases import lease_and_request
 
 AT = 1_700_000_000.0
 HEADER = {"schema": 1, "timing": "drained", "device": "xla:tpu", "processes": 8, "batch_size": 64}
@@ -82,9 +82,9 @@ class World:
         self.now += seconds
         return lease
 
-    def lose(self, attempt: str, lease: Lease, cause: str = "preempted") -> None:
-        end = AttemptEnded(attempt, self.now, AttemptState.INTERRUPTED, f"{cause} by Google", 1, cause=cause)
-        self.ledger.record(end, Down(lease.id, self.now, cause))
+    def lose(self, attempt: str, lease: Lease) -> None:
+        end = AttemptEnded(attempt, self.now, AttemptState.INTERRUPTED, "preempted by Google", 1, cause="preempted")
+        self.ledger.record(end, Down(lease.id, self.now, "preempted"))
         self.now += 10
         self.ledger.record(Gone(lease.id, self.now, "404"))
 

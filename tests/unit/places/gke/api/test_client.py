@@ -1,4 +1,4 @@
-"""A cluster as a cloud: each call once, by uid, from complete lists; absent only once nothing of a job is left."""
+"""A cluster as a cloud: each call once, absent only once nothing is left, and what a server that starts refuses."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,12 +9,12 @@ import pytest
 from orchestrator import errors
 from orchestrator.core.lease.claim_labels import read_claim
 from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName, SliceRequest, SliceState
-from orchestrator.places.gke.api import client
+from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.places.gke.api import client, kube_api
 from orchestrator.places.gke.api.client import ClusterCloud
-from orchestrator.places.gke.api.errors import NotFound
-from orchestrator.places.gke.api.kube_api import path_of
-from tests.unit.places.gke.api.objects import LEASE, NODE, condition, ended, homeless, jobset, running
-from tests.unit.places.gke.api.store import Store, refusal
+from orchestrator.places.gke.api.kube_api import NotFound, Rights, path_of
+from tests.unit.places.gke.api.store import LEASE, NODE, Store, condition, ended, homeless, jobset, refusal, running
+from tests.waiting import Clock
 
 NAME = SliceName("kind@https://k8s.test", "team", NODE, queued=True)
 LABELS = {"tpujob": "1", "tpujob-lease-id": LEASE}
@@ -322,3 +322,64 @@ def test_a_user_who_may_not_list_secrets_can_prove_that_nothing_needs_a_tpu(stor
             cloud.get(NAME)
         with pytest.raises(errors.AuthError):
             cloud.list(NAME.project, "team")
+
+
+FORBIDDEN = 'jobsets.jobset.x-k8s.io is forbidden: User "u" cannot get resource "jobsets"'
+
+
+@pytest.fixture
+def store_with_job() -> Store:
+    made = Store()
+    made.put(PLACE, jobset())
+    return made
+
+
+def refuse(store_with_job: Store, code: int = 403) -> None:
+    store_with_job.instead = lambda request: refusal(code, "Forbidden" if code == 403 else "Unauthorized", FORBIDDEN)
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_what_was_allowed_before_is_refused_for_a_while_without_an_end(store_with_job: Store, code: int) -> None:
+    clock = Clock(0.0)
+    api = store_with_job.api(Rights(clock))
+    api.get(PLACE)
+    refuse(store_with_job, code)
+    for clock.now in (10.0, 10.0 + kube_api.PATIENCE_S - 1):
+        with pytest.raises(CloudUnavailable, match="refuses what it has allowed before"):
+            api.get(PLACE)
+    clock.now = 10.0 + kube_api.PATIENCE_S
+    with pytest.raises(AuthError):
+        api.get(PLACE)
+
+
+def test_a_right_that_comes_back_begins_anew(store_with_job: Store) -> None:
+    clock = Clock(0.0)
+    api = store_with_job.api(Rights(clock))
+    for clock.now in (0.0, kube_api.PATIENCE_S - 1, 2 * kube_api.PATIENCE_S - 2):
+        store_with_job.instead = lambda request: None
+        api.get(PLACE)
+        refuse(store_with_job)
+        with pytest.raises(CloudUnavailable):
+            api.get(PLACE)
+
+
+def test_what_was_never_allowed_is_refused_at_once(store_with_job: Store) -> None:
+    api = store_with_job.api()
+    api.get(PLACE)
+    refuse(store_with_job)
+    with pytest.raises(AuthError):
+        api.list(path_of("jobsets", "team"))  # another right
+    with pytest.raises(AuthError):
+        api.delete(PLACE, "uid-1")
+    with pytest.raises(AuthError):
+        api.list("/api/v1/nodes")
+
+
+def test_logs_are_a_right_of_their_own(store_with_job: Store) -> None:
+    pod = path_of("pods", "team", "p")
+    store_with_job.put(pod, {"metadata": {"name": "p"}})
+    api = store_with_job.api()
+    api.get(pod)
+    refuse(store_with_job)
+    with pytest.raises(AuthError):
+        api.stream(f"{pod}/log", {})

@@ -1,27 +1,26 @@
-"""Which cluster a kubeconfig leads to: files merged as kubectl does, and one clear line for what cannot be used."""
+"""Which cluster a kubeconfig leads to, with which token, and one clear line for what cannot be used."""
 
-import ssl
+import json
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from lightkube.config.kubeconfig import KubeConfig
 
-from orchestrator.errors import CloudUnavailable, ConfigError
-from orchestrator.places.gke.api import clusters, kubeconfig
+from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
+from orchestrator.places.gke.api import clusters
 from orchestrator.places.gke.api.kube_api import KubeApi, read_log
+from tests.contract.remote.scripted_relay import certificate
+from tests.unit.places.stub_api import StubApi, StubReply, stub_api
+from tests.waiting import HANG_S, has_ended, until
 
 CLUSTER = "projects/p/locations/us-central1/clusters/one"
 
@@ -85,14 +84,19 @@ def test_a_cluster_that_is_named_needs_no_kubeconfig(tmp_path: Path) -> None:
 def test_what_a_kubeconfig_lacks_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     path = written(tmp_path / "config", "one", **changes)
     with pytest.raises(ConfigError, match=words):
-        kubeconfig.load(None, {"KUBECONFIG": str(path)})
+        clusters.load(None, {"KUBECONFIG": str(path)})
 
 
-@pytest.mark.parametrize("text", ["- 1", "[]", "no", "{", "\x00"])
-def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(("text", "words"), [
+    *((text, "config cannot be used as a kubeconfig") for text in ("- 1", "[]", "no", "{", "\x00")),
+    *((text, "no current context") for text in ("", "{clusters: null, contexts: null, users: null}")),
+])  # fmt: skip
+def test_a_file_that_is_no_kubeconfig_is_named_and_an_empty_one_lacks_a_context(
+    tmp_path: Path, text: str, words: str
+) -> None:
     (tmp_path / "config").write_text(text)
-    with pytest.raises(ConfigError, match="config cannot be used as a kubeconfig"):
-        kubeconfig.load(None, {"KUBECONFIG": str(tmp_path / "config")})
+    with pytest.raises(ConfigError, match=words):
+        clusters.load(None, {"KUBECONFIG": str(tmp_path / "config")})
 
 
 def test_files_that_have_only_a_part_are_merged(tmp_path: Path) -> None:
@@ -111,13 +115,6 @@ def test_files_that_have_only_a_part_are_merged(tmp_path: Path) -> None:
     environ["KUBECONFIG"] += f":{second}"
     assert clusters.identity(None, None, environ) == "two@https://127.0.0.2:6443"
     assert clusters.identity("one", None, environ) == "one@https://127.0.0.1:6443"
-
-
-@pytest.mark.parametrize("text", ["", "{clusters: null, contexts: null, users: null}"])
-def test_an_empty_file_has_no_current_context(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config").write_text(text)
-    with pytest.raises(ConfigError, match="no current context"):
-        kubeconfig.load(None, {"KUBECONFIG": str(tmp_path / "config")})
 
 
 @pytest.mark.parametrize("key", ["as", "as-uid", "as-groups", "as-user-extra"])
@@ -157,7 +154,7 @@ def test_a_server_whose_address_cannot_be_read_is_refused_in_words(tmp_path: Pat
 
 def test_no_kubeconfig_at_all_says_what_writes_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no kubeconfig") as raised:
-        kubeconfig.load(None, {"HOME": str(tmp_path)})
+        clusters.load(None, {"HOME": str(tmp_path)})
     assert raised.value.hint is not None and "get-credentials" in raised.value.hint
 
 
@@ -180,96 +177,46 @@ def test_the_location_of_a_cluster_is_that_of_its_name_or_of_the_context_that_gc
     assert clusters.location("kind-kind@https://127.0.0.1:6443") is None
 
 
-class Answer(BaseHTTPRequestHandler):
-    """Answers as an API server does."""
-
-    def __init__(self, asked: list[bytes], *request: Any) -> None:
-        self.asked = asked
-        super().__init__(*request)
-
-    def do_GET(self) -> None:
-        self.asked.append(self.requestline.encode())
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+def lines(stub: StubApi) -> list[str]:
+    """Return what a server, or a proxy, was asked."""
+    return [f"{asked.method} {asked.path}" for asked in stub.asked]
 
 
-@pytest.fixture
-def peer() -> Iterator[tuple[str, list[bytes]]]:
-    """A server, or a proxy: its URL, and the first line of what it was asked, to which it answers as an API server does."""
-    asked: list[bytes] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Answer, asked)) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
-
-
-def test_the_proxy_of_the_kubeconfig_is_used(tmp_path: Path, peer: tuple[str, list[bytes]]) -> None:
-    url, asked = peer
-    cluster = {"server": "http://api.example", "proxy-url": url}
+def test_the_proxy_of_the_kubeconfig_is_used(tmp_path: Path, stub: StubApi) -> None:
+    stub.answers(StubReply(body={}))
+    cluster = {"server": "http://api.example", "proxy-url": stub.url}
     path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
     environ = {"KUBECONFIG": str(path)}
     clusters.open_api(clusters.identity(None, None, environ), environ).get("/api")
-    assert asked == [b"GET http://api.example/api HTTP/1.1"]
+    assert lines(stub) == ["GET http://api.example/api"]
 
 
 def test_no_variable_names_a_proxy_for_a_cluster_on_this_machine(
-    tmp_path: Path, peer: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stub: StubApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, asked = peer
+    stub.answers(StubReply(body={}))
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:1")
-    environ = {"KUBECONFIG": str(written(tmp_path / "config", "one", url))}
+    environ = {"KUBECONFIG": str(written(tmp_path / "config", "one", stub.url))}
     clusters.open_api(clusters.identity(None, None, environ), environ).get("/api")
-    assert asked == [b"GET /api HTTP/1.1"]
+    assert lines(stub) == ["GET /api"]
 
 
 def test_a_certificate_is_compared_with_the_name_that_the_kubeconfig_gives(tmp_path: Path) -> None:
     def asked(**changes: str) -> KubeApi:
-        cluster = {"server": f"https://127.0.0.1:{server.server_port}", "certificate-authority": "ca.pem", **changes}
+        cluster = {"server": stub.url, "certificate-authority": "ca.pem", **changes}
         path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
         environ = {"KUBECONFIG": str(path)}
         return clusters.open_api(clusters.identity(None, None, environ), environ)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Answer, [])) as server:
-        context = certified(tmp_path / "ca.pem", "api.internal")
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            named = asked(**{"tls-server-name": "api.internal"})
-            assert named.get("/api") == {}
-            assert b"".join(read_log(named.stream("/log", {}), named.server)) == b"{}"
-            named.close()
-            with pytest.raises(CloudUnavailable, match="cannot be trusted"):
-                asked().get("/api")
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def certified(path: Path, host: str) -> ssl.SSLContext:
-    """Return a server's TLS context for a host; write the certificate that vouches for it to the path."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name, day = x509.Name([]), timedelta(days=1)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=True)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    path.write_bytes(made.public_bytes(pem))
-    private = path.with_suffix(".key")
-    private.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path, private)
-    return context
+    context, _ = certificate(tmp_path, "api.internal")
+    with stub_api(context) as stub:
+        stub.answers(StubReply(body={}))
+        named = asked(**{"tls-server-name": "api.internal"})
+        assert named.get("/api") == {}
+        assert b"".join(read_log(named.stream("/log", {}), named.server)) == b"{}"
+        named.close()
+        with pytest.raises(CloudUnavailable, match="cannot be trusted"):
+            asked().get("/api")
 
 
 def test_a_proxy_for_which_a_package_is_missing_is_refused_in_words(
@@ -281,3 +228,110 @@ def test_a_proxy_for_which_a_package_is_missing_is_refused_in_words(
     environ = {"KUBECONFIG": str(path)}
     with pytest.raises(ConfigError, match=r"the proxy to https://api\.example cannot be used"):
         clusters.open_api(clusters.identity(None, None, environ), environ)
+
+
+COUNT = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " ")'
+
+
+def opened(tmp_path: Path, script: str, answer: Callable[[httpx2.Request], httpx2.Response], **changes: Any) -> KubeApi:
+    """Return the API of a server that answers so, with a plugin that is this script."""
+    plugin = tmp_path / "bin" / "plugin"
+    plugin.parent.mkdir(exist_ok=True)
+    plugin.write_text(f"#!/bin/sh\n{script}\n")
+    plugin.chmod(0o700)
+    asked = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "bin/plugin", **changes}
+    path = written(tmp_path / "config", "one", users=[{"name": "one", "user": {"exec": asked}}])
+    environ = {"KUBECONFIG": str(path)}
+    api = clusters.open_api(clusters.identity(None, None, environ), environ)
+    api._http._transport = httpx2.MockTransport(answer)
+    return api
+
+
+def ask(tmp_path: Path, script: str, **changes: Any) -> list[str]:
+    """Ask a server twice, which refuses the first token, with a plugin that is this script; return what signed the requests."""
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers["Authorization"])
+        return httpx2.Response(401 if len(seen) == 1 else 200, json={"kind": "Status"})
+
+    api = opened(tmp_path, script, answer, **changes)
+    api.get("/api")
+    api.get("/api")
+    return seen
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_token_is_kept_until_it_is_refused(tmp_path: Path, version: str) -> None:
+    script = f'{COUNT}; printf \'{{"status": {{"token": "t%s-%s"}}}}\' "$n" "$GIVEN"'
+    changes = {"apiVersion": f"client.authentication.k8s.io/{version}", "env": [{"name": "GIVEN", "value": "by-env"}]}
+    assert ask(tmp_path, script, **changes) == ["Bearer t1-by-env", "Bearer t2-by-env", "Bearer t2-by-env"]
+
+
+def test_a_token_that_many_threads_used_is_replaced_once(tmp_path: Path) -> None:
+    threads = 8
+    together = threading.Barrier(threads)
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.headers["Authorization"] != "Bearer t1":
+            return httpx2.Response(200, json={})
+        together.wait(HANG_S)  # all have signed with the token that is refused
+        return httpx2.Response(401, json={})
+
+    api = opened(tmp_path, f'{COUNT}; printf \'{{"status": {{"token": "t%s"}}}}\' "$n"', answer)
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(api.get, ["/api"] * threads)) == [{}] * threads
+    assert (tmp_path / "bin" / "plugin.runs").read_text().count("x") == 2
+
+
+def test_a_plugin_that_gave_a_token_before_and_fails_is_asked_again(tmp_path: Path) -> None:
+    script = (
+        f'''{COUNT}; [ "$n" = 2 ] && {{ echo no route >&2; exit 3; }}; printf '{{"status": {{"token": "t%s"}}}}' "$n"'''
+    )
+    refused = {"Bearer t1"}
+    api = opened(
+        tmp_path,
+        script,
+        lambda sent: httpx2.Response(401 if sent.headers["Authorization"] in refused else 200, json={}),
+    )
+    with pytest.raises(CloudUnavailable, match="ended with code 3: no route") as raised:
+        api.get("/api")
+    assert raised.value.hint == clusters.TRY_IT
+    assert api.get("/api") == {}
+
+
+def test_a_plugin_knows_that_it_can_ask_for_nothing(tmp_path: Path) -> None:
+    script = 'printf "%s" "$KUBERNETES_EXEC_INFO" > "$0.info"; cat > "$0.stdin"; echo \'{"status": {"token": "t"}}\''
+    ask(tmp_path, script)
+    said = json.loads((tmp_path / "bin" / "plugin.info").read_text())
+    assert said["spec"] == {"interactive": False} and (tmp_path / "bin" / "plugin.stdin").read_text() == ""
+
+
+@pytest.mark.parametrize(("script", "changes", "words"), [
+    ("echo no login >&2; exit 3", {}, "plugin, which signs in .* ended with code 3: no login"),
+    ("echo '{\"status\": {}}'", {}, "gave no token"),
+    ('echo \'{"status": {"token": "a\\nb"}}\'', {}, "gave no token"), ("echo hello", {}, "gave no token"),
+    ("", {"command": "no-such-plugin"}, "no-such-plugin, .* cannot be started: No such file"),
+])  # fmt: skip
+def test_a_broken_plugin_is_named(tmp_path: Path, script: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(AuthError, match=words):
+        ask(tmp_path, script, **changes)
+
+
+def test_a_plugin_that_does_not_end_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+
+    class Late(subprocess.Popen[bytes]):
+        """Its time is over as soon as the script has started another process."""
+
+        def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:
+            until(started.exists, "the process of the script")
+            return super().communicate(input, timeout=0)
+
+    monkeypatch.setattr(clusters.subprocess, "Popen", Late)
+    with pytest.raises(CloudUnavailable, match="did not end within 30 s"):
+        ask(tmp_path, f"sleep 600 & echo $! > {started}.draft; mv {started}.draft {started}; wait")
+    pid = int(started.read_text())
+    until(lambda: has_ended(pid), "its end")

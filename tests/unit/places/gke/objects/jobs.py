@@ -5,10 +5,8 @@ from typing import Any
 from orchestrator.catalog import gke
 from orchestrator.core.jobfile.cluster import ClusterTarget
 from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.places.gke.objects.capacity import Capacity
-from orchestrator.places.gke.objects.deadlines import deadlines
-from orchestrator.places.gke.objects.manifest import ClusterJob, labels_of
-from orchestrator.places.gke.objects.program import PodProgram
+from orchestrator.places.gke.objects.manifest import ClusterJob, PodProgram, deadlines, labels_of
+from orchestrator.places.gke.objects.nodes import Capacity
 
 NAME = "tpujob-0a1b2c-0123456789"
 RESERVATION = "projects/my-project/reservations/r1"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.gaps import LeftOut
+from orchestrator.core.text.terminal import LeftOut
 from orchestrator.places.gke.pods.collection import ResultStore
 from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.remote.fleet.follow import WorkerStatus
-from orchestrator.remote.fleet.steps import FleetStatus
+from orchestrator.remote.fleet.port import FleetStatus
 from orchestrator.remote.transfer.collect import CollectRequest, CollectResult
 from tests.pods_fixture import Node
 from tests.waiting import HANG_S

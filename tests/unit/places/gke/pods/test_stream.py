@@ -9,8 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.places.gke.pods.log_lines import LINE_BYTES, Control, Line, Text, batches, parse, time_of
-from orchestrator.places.gke.pods.stream import Event, LogLost, LogText, NodeSays, PodLog
+from orchestrator.places.gke.pods.stream import (
+    LINE_BYTES,
+    Control,
+    Event,
+    Line,
+    LogLost,
+    LogText,
+    NodeSays,
+    PodLog,
+    Text,
+    batches,
+    parse,
+    time_of,
+)
 from orchestrator.vm import pod_output
 from orchestrator.vm.pod_output import Output
 from tests.pods_fixture import Part, Pod

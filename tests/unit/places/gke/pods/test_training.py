@@ -1,6 +1,5 @@
 """A real training with torch_xla in two pods: the same losses as of one pod that has both processes."""
 
-import importlib.util
 import json
 import os
 import sys
@@ -12,18 +11,15 @@ import pytest
 
 from orchestrator.core.jobfile import keys
 from orchestrator.core.text import scripts
-from orchestrator.places.gke.code import pack_code
-from orchestrator.places.preparation import sources
+from orchestrator.places.gke.preparation import pack_code
+from orchestrator.places.preparation import code
 from orchestrator.remote.shipping.shipment import make_shipment
 from tests.pods_fixture import Node, request
+from tests.programs_fixture import needs_xla
 from tests.unit.places.gke.pods.conftest import Followed
-from tests.unit.places.gke.pods.test_pods_together import place
+from tests.unit.places.gke.pods.test_ends import place
 
-pytestmark = [
-    pytest.mark.exhaustive,
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs the `local` extra"),
-]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.torch, needs_xla]
 JOB = """
 name: mnist
 train: {model: mnist_cnn, dataset: mnist, fallback: sample, epochs: 1, batch_size: 128, cores: all,
@@ -35,7 +31,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "https_proxy": "http://127.0.0.1:9", "no_p
 def train(node: Node, seen: Followed, tmp_path: Path, job: str, cores: int, pods: int) -> list[Any]:
     """Train in so many pods, each with so many emulated cores; return the losses that worker 0 reports."""
     spec = keys.load(job, path="job.yaml")
-    survey = sources.survey(spec, tmp_path / "job.yaml", emulated=True)
+    survey = code.survey(spec, tmp_path / "job.yaml", emulated=True)
     assert survey is not None
     archive = pack_code(make_shipment(survey, tmp_path / "store"), tmp_path / "code").path.read_bytes()
     names = tmp_path / "hosts"

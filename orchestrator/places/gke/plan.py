@@ -1,0 +1,123 @@
+"""The plan of a job on a cluster: one candidate, with the price of its nodes where the table knows one, in words. Pure."""
+
+from collections.abc import Iterable
+
+from orchestrator import catalog
+from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.core.planning.plan import Candidate, Plan
+from orchestrator.core.text.units import format_duration, format_size, format_usd
+from orchestrator.places.gke.objects.manifest import MAX_BYTES, ClusterShape, PodProgram
+
+
+def plan_of(of: ClusterShape) -> Plan:
+    """Return the plan of a shape. The zone of its candidate is the namespace; `life_s` is the deadline of the Job."""
+    return Plan(candidates=(_candidate(of),), dropped=(), max_duration_s=of.deadlines.run_s, wait_s=of.deadlines.wait_s)
+
+
+def _candidate(of: ClusterShape) -> Candidate:
+    usd, why = price(of)
+    return Candidate(
+        accelerator_type=of.slice.kind.name,
+        zone=of.target.namespace,
+        runtime_version="",
+        provisioning=of.capacity.provisioning,
+        usd_per_hour=usd,
+        why=why,
+        queued=of.target.queue is not None,
+        list_usd_per_hour=usd,
+        life_s=of.deadlines.job_s,
+        workers=of.pods,
+        cores=of.slices * of.slice.kind.cores,
+    )
+
+
+def price(of: ClusterShape, location: str | None = None) -> tuple[float | None, str]:
+    """Return dollars an hour of all slices, and where that is so; None where the table has no price.
+
+    `location`: of the cluster, where its name does not say it. Where that is not known either, or is a region, it is the price
+    of the dearest zone.
+    """
+    name, spot = of.slice.kind.name, of.capacity.provisioning is Provisioning.SPOT
+    if of.capacity.ends_nodes:
+        return None, "the price table has none for flex-start"
+    location = of.target.location or location
+    zones = catalog.zones_with(name)
+    near = [zone for zone in zones if location is None or location in (zone, zone.rpartition("-")[0])]
+    found = dict(_priced(name, near, spot=spot))
+    if not found:
+        where = "" if location is None else f" in {location}"
+        return None, f"the price table has none for {name}{' (spot)' if spot else ''}{where}"
+    dearest = max(found, key=lambda zone: found[zone])
+    return found[dearest] * of.slices, f"in {dearest}" if len(found) == 1 else f"in {dearest}, the dearest zone"
+
+
+def _priced(name: str, zones: Iterable[str], *, spot: bool) -> Iterable[tuple[str, float]]:
+    for zone in zones:
+        if (usd := catalog.usd_per_hour(name, zone, spot=spot)) is not None:
+            yield zone, usd
+
+
+NODES_STAY = "10 minutes"  # of the autoscaler of GKE, at its usual settings
+
+
+def cluster_plan_lines(of: ClusterShape) -> list[str]:
+    """Return what a run of this job is about to ask for, and what ends it if everything here dies."""
+    return [_what(of), _where(of), _price(of), _deadlines(of), _nodes(of), *_notes(of)]
+
+
+def program_line(program: PodProgram) -> str:
+    """Return how much of a ConfigMap the program takes."""
+    where = program.request.get("code_object")
+    held = f"the ConfigMap holds {format_size(program.size_bytes)} of at most {format_size(MAX_BYTES)}"
+    return held if where is None else f"{held}; the code goes to {where}"
+
+
+def _what(of: ClusterShape) -> str:
+    kind, slices = of.slice, f"{of.slices} × " if of.slices > 1 else ""
+    pods = f"{of.pods} pod{'s'[: of.pods != 1]}" + (f", {kind.hosts} a slice" if of.slices > 1 else "")
+    how = f"{of.capacity.provisioning.label}{', all at once' if of.capacity.together else ''}"
+    count = of.slices * kind.kind.chips
+    chips = f"{count} chip{'s'[: count != 1]}"
+    return f"{slices}{kind.kind.name} · {how} · {pods} on {kind.machine_type} · topology {kind.topology} · {chips}"
+
+
+def _where(of: ClusterShape) -> str:
+    queue = f"queue {of.target.queue} of Kueue" if of.target.queue else "without Kueue: its pods wait for nodes"
+    return f"{of.target.described}, namespace {of.target.namespace}, {queue}; image {of.target.image}"
+
+
+def _price(of: ClusterShape) -> str:
+    usd, why = price(of)
+    if usd is None:
+        return f"price unknown: {why}"
+    most = usd * of.deadlines.job_s / 3600
+    time = format_duration(of.deadlines.job_s)
+    return f"its nodes cost about ${usd:,.2f}/h {why}, at most {format_usd(most)} in {time} ({catalog.PRICES_AS_OF})"
+
+
+def _deadlines(of: ClusterShape) -> str:
+    dead = of.deadlines
+    waits, runs, ends = (format_duration(each) for each in (dead.wait_s, dead.run_s, dead.job_s))
+    if of.target.queue is None:
+        return f"the job runs for {runs} at most, and the cluster itself ends the job {ends} after its creation"
+    return (
+        f"waits for admission for {waits}; the job runs for {runs} at most, and the cluster itself ends it {ends} after its "
+        "admission; if this machine is gone by then, a job that was not admitted waits on, and runs later"
+    )
+
+
+def _nodes(of: ClusterShape) -> str:
+    if of.capacity.together:
+        return "the cloud deletes its nodes when their time is over (maxRunDurationSeconds)"
+    if of.capacity.ends_nodes:
+        return "the cloud deletes its nodes after 7 days at the latest, or after the time that their pool says"
+    return (
+        f"nodes are billed, not pods: the cluster removes them about {NODES_STAY} after their last pod, unless their pool has "
+        "a minimum size; tpujob does not"
+    )
+
+
+def _notes(of: ClusterShape) -> list[str]:
+    if of.slices > 1 and of.slice.hosts == 1:
+        return [f"Google documents multislice for slices of several hosts, and {of.slice.kind.name} has one"]
+    return []

@@ -1,0 +1,72 @@
+"""How a phase of a pod has ended: by what the pod said, by its termination message, and by what the API shows of it. Pure.
+
+A phase has ended when the pod says so. Where its word is missing, the API and the termination message decide; where the
+cluster has stopped the pod, its phase is lost. `WorkerStatus.why` is then one of these:
+
+- of an ended phase: "deadline" (its code is 124); "setup", for `main` of a job whose setup failed, with the code of the setup
+- of a lost one: "stalled"; "failed": the program of the pod could not begin the job; "lost": its supervisor was killed; "gone":
+  the pod is not there any more; "stopped", or the cluster's own reason, such as "Evicted" or "OOMKilled"
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.text import parsing
+from orchestrator.core.text.terminal import printable
+from orchestrator.places.gke.objects.pod_api import PodView
+from orchestrator.remote.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState
+
+PHASES = ("setup", "main")
+DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"
+TEXT_CHARS = 300
+NO_REASONS = ("", "Error", "Completed")  # what Kubernetes says of a container that has ended by itself
+
+Said = Mapping[str, Any]  # the end of a phase, or the termination message
+End = dict[str, Any]  # fields of a WorkerStatus
+
+
+def exited(rc: int | None, said: Said, why: str = "") -> End:
+    """Return the end of a phase with this code."""
+    servers = said.get("unreachable")
+    named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
+    unreachable = tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named)
+    stopped = bool(said.get("stopped"))
+    return {"state": WorkerState.EXITED, "rc": rc, "stopped": stopped, "unreachable": unreachable, "why": why}
+
+
+def end_of(phase: str, said: Said, view: PodView | None, earlier: tuple[int | None, Said] | None) -> End:
+    """Return the end of a phase that has not ended by itself. `earlier`: how a phase before it failed."""
+    why, rc = said.get("why"), code_of(said)
+    reason = "" if view is None or view.reason in NO_REASONS else view.reason
+    detail = str(said.get("detail") or "")[:TEXT_CHARS]
+    if said.get("phase") in PHASES[PHASES.index(phase) + 1 :]:  # it ended well, or that would not have begun
+        return exited(0, {})
+    if why == DEADLINE or reason == "DeadlineExceeded":
+        return {"state": WorkerState.EXITED, "rc": DEADLINE_RC, "stopped": True, "why": DEADLINE, "detail": detail}
+    if earlier is not None:
+        return exited(*earlier, why="setup")
+    if isinstance(why, str) and why:
+        return _lost(reason or why, detail or ("" if view is None else view.message))
+    if rc is not None and said.get("phase") == phase:
+        return exited(rc, said)
+    if rc and said.get("phase") in PHASES:
+        return exited(rc, said, why="setup")
+    return _lost("gone", "its pod was deleted") if view is None else _lost(reason or "lost", view.message)
+
+
+def _lost(why: str, detail: str) -> End:
+    return {"state": WorkerState.LOST, "why": why, "detail": detail}
+
+
+def code_of(said: Said) -> int | None:
+    """Return the exit code that is said, if it is one."""
+    return said["rc"] if type(said.get("rc")) is int else None
+
+
+def message_of(view: PodView) -> Said:
+    """Return the termination message of a pod; empty if it is none of ours."""
+    try:
+        found = parsing.loads(view.note)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and found.get("schema") == 1 else {}

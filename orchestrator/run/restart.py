@@ -1,0 +1,70 @@
+"""Restart a run whose slice was lost: the slice is proven gone, the loss is recorded, and the next attempt begins.
+
+The use of the lost slice counts: of the job's time, less what `extend` added to it, and of its money.
+"""
+
+from orchestrator import errors
+from orchestrator.core.lease.cloud_api import Capabilities
+from orchestrator.core.lease.lease import CANCEL, NotAllowed
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued, SavedState
+from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.engine.effects.workers import DescribeSaved, Disconnect
+from orchestrator.engine.leases.obligations import release_owed
+from orchestrator.engine.leases.release import latest_lease
+from orchestrator.run.finish import check_canceled
+from orchestrator.run.job_run import JobRun
+from orchestrator.run.progress import JobProgress, Loss
+
+
+async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: errors.SliceLost) -> None:
+    """Prove the lost slice gone and record it; then begin the next attempt. Raises TeardownUnproven."""
+    await Shield()
+    await progress.enter("release")
+    now = await Now()
+    if progress.crew is not None:
+        await Disconnect(progress.crew)
+    progress.crew = None
+    await Report("lost", f"{lost.reason}: {lost.message}")
+    await release_owed(progress.owed, capabilities, lost.message)
+    await check_canceled(progress)
+    if progress.owed.unproven:
+        raise errors.TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
+    ended = AttemptEnded.by(progress.attempt.id, now, AttemptState.INTERRUPTED, lost, cause=lost.reason)
+    number = len(progress.losses) + 2
+    following = Attempt(f"{job.run.id}-{number}", job.run.id)
+    continues = await _describe_saved(job, progress, following.id, now)
+    await Lock(following.id)
+    try:  # one transaction: no command may take a run that goes on for one that has ended
+        await Record(ended, Began(job.run, following, await Now()), continues)
+    except NotAllowed as error:
+        raise errors.Canceled(CANCEL) from error
+    await Unlock(progress.attempt.id)
+    await _count_use(job, progress, lost, now)
+    progress.attempt = following
+    await Shield(raised=False)
+    await progress.enter("wait")
+    await Report("restart", f"attempt {number} {continues.text} · at most {job.max_restarts + 1} attempts")
+
+
+async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lost_at: float) -> Continued:
+    """Return from where the next attempt continues."""
+    state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
+    saved_s = None if progress.saved_at is None else max(lost_at - progress.saved_at, 0.0)
+    train = job.run.spec.train
+    text = state.text(saved_s, built_in=train is not None and not train.entry)
+    return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_s)
+
+
+async def _count_use(job: JobRun, progress: JobProgress, lost: errors.SliceLost, lost_at: float) -> None:
+    """Add what the attempt used of the job's time and money."""
+    released = progress.owed.released
+    lease = progress.lease or (released.lease if released is not None else None)
+    progress.lease = None
+    taken_at, progress.taken_over_at = progress.taken_over_at or 0.0, None  # before that another run used it
+    if lease is not None:
+        deadline, lease = lease.deadline, await latest_lease(lease)
+        extended_s = lease.deadline - deadline  # `tpujob extend` gave that time to the run, not to that slice
+        progress.used_s += max(lost_at - max(lease.ready_at or lost_at, taken_at), 0.0) - extended_s
+        billed_s = (lease.gone_at or lost_at) - max(lease.billed_from or lost_at, taken_at)
+        progress.spent_usd += (lease.usd_per_hour or 0.0) * max(billed_s, 0.0) / 3600
+    progress.losses.append(Loss(progress.attempt, lease, lost.reason, lost_at))

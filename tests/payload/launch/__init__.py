@@ -1,1 +1,0 @@
-"""Tests of the launch: placement of processes on hosts and chips."""

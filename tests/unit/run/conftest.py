@@ -1,3 +1,0 @@
-from tests.unit.engine.conftest import world
-
-__all__ = ["world"]
