@@ -20,6 +20,7 @@ GROUNDS: dict[str, tuple[type[Ground], Callable[[Any], Ground]]] = {
     "emulator": (Emulated, lambda get: Emulated(get("tpujob"))),
     "control plane": (ControlPlane, lambda get: ControlPlane(get("gke"))),
 }
+REFUSED = {"tpu": "tpu: {slices: 2}", "gke": "ports: [8888]", "local": "bucket: gs://b/runs"}  # of a job, by each place
 TIERS = {"emulator": pytest.mark.ci, "control plane": pytest.mark.cluster}
 IN_EVERY_TIER = {("emulator", "detached"), ("emulator", "cancel")}
 

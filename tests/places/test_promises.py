@@ -16,7 +16,7 @@ from orchestrator.errors import JobSpecError
 from orchestrator.places.traits import Traits
 from tests.cli_fixture import in_ci
 from tests.places.ground import BEGUN, CREATED, KILLED, Command, Ground, GroundWithFiles, Job
-from tests.places.grounds import GROUNDS, mark
+from tests.places.grounds import GROUNDS, REFUSED, mark
 from tests.places.toy.place import TRAITS as OF_TOY
 from tests.waiting import until
 
@@ -253,9 +253,6 @@ def test_a_secret_is_in_no_log_ledger_file_argument_or_label(ground: GroundWithF
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------------
-
-REFUSED = {"tpu": "tpu: {slices: 2}", "gke": "ports: [8888]", "local": "bucket: gs://b/runs"}
-
 
 @pytest.mark.parametrize("place", places.NAMES)
 def test_what_a_place_refuses_of_a_job_names_the_file_the_line_and_the_key_before_anything_is_asked(place: str) -> None:
