@@ -27,7 +27,6 @@ from orchestrator.engine.effects.workers import (
 from orchestrator.engine.leases.obligations import keep_slice
 from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
-from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.candidate_search import LoserRelease
 from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
 from orchestrator.remote.shipping.shipment import shipped_text
@@ -121,7 +120,7 @@ async def _classified(job: JobRun, capabilities: Capabilities, progress: JobProg
         except errors.RemoteError as error:
             if progress.lease is not None:
                 try:
-                    await check_slice(progress.lease)
+                    await job.stay.look(progress.lease)
                 except errors.SliceLost as lost:
                     raise lost from error
                 except errors.CloudError:

@@ -113,7 +113,7 @@ def search(session: Session, name: str | None, *, everything: bool) -> tuple[lis
     UserError when the name matches several slices or was never given, TeardownUnproven when the slice cannot be adopted.
     """
     session.recover()
-    (asked,) = inventory.ask(session, [])
+    (asked,) = inventory.ask(session, [], alone=True)
     session.reporter.notice("asked", asked.summary)
     accounted = {lease.name.node for lease in session.ledger.open_leases()}
     unknown = [v for key, v in asked.views.items() if key not in asked.doubtful and v.name.node not in accounted]

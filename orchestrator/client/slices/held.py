@@ -46,7 +46,7 @@ def stop(session: Session, name: str | None = None) -> SliceStatus:
         raise UserError(
             f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
         )
-    view = session.run(up_and_down.stop(lease))
+    view = session.run(up_and_down.stop(lease), lease.cloud)
     return SliceStatus(lease.handle, lease.name.node, view.native_state, lease.ends_at)
 
 
@@ -54,7 +54,7 @@ def start(session: Session, name: str | None = None) -> SliceStatus:
     """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
     lease = _required(session, name)
     session.ledger.check_not_newer()
-    started = session.on_cloud(partial(up_and_down.start, lease))
+    started = session.on_cloud(partial(up_and_down.start, lease), lease.cloud)
     write_down(session, started)
     return SliceStatus(lease.handle, lease.name.node, "READY", lease.ends_at)
 
@@ -65,7 +65,7 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
     session.recover(look=True)
     lease = _lease_to_extend(session, name)
     session.ledger.check_not_newer()  # the labels come first
-    extended = session.on_cloud(partial(up_and_down.extend, lease, by_s))
+    extended = session.on_cloud(partial(up_and_down.extend, lease, by_s), lease.cloud)
     return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
 
 

@@ -100,8 +100,10 @@ def worst(inventories: Iterable[ProjectInventory]) -> int:
     return next((code for code in (NOT_PROVEN, AuthError.exit_code) if code in codes), 0)
 
 
-def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
+def ask(session: Session, leases: list[Lease], *, alone: bool = False) -> list[ProjectInventory]:
     """Return the inventory of the session's project, then of every other project of these leases, within ASK_S seconds.
+
+    Also of what the settings name beside it, such as a cluster, unless `alone`.
 
     Raises no CloudError: it is in the inventory.
     """
@@ -109,7 +111,7 @@ def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
     for lease in leases:
         by_place.setdefault((lease.cloud, lease.name.project), []).append(lease)
     give_up_at = time.monotonic() + ASK_S
-    areas = {(area.cloud, area.project): tuple(area.parts or ()) for area in _named(session)}
+    areas = {(area.cloud, area.project): tuple(area.parts or ()) for area in _named(session) if not alone}
     for place in areas:
         by_place.setdefault(place, [])
     asking = [

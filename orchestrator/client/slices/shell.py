@@ -51,8 +51,8 @@ def open_shell(session: Session, name: str | None) -> Shell:
     session.announce()
     session.recover()
     lease = lookup.require(session, name)
-    give_up_at = session.now() + ASK_S
-    view = session.run(until(give_up_at, Get(lease.name)))
+    give_up_at = session.now(lease.cloud) + ASK_S
+    view = session.run(until(give_up_at, Get(lease.name)), lease.cloud)
     if view is None or view.state is not SliceState.READY:
         state = view.native_state if view else "gone"
         raise UserError(f"{lease.handle} is {state}", hint=f"`tpujob up {lease.handle}` brings it to READY")
@@ -71,7 +71,7 @@ def write_down(session: Session, lease: Lease) -> None:
 
 
 def _written(session: Session, lease: Lease, ask_s: float) -> Shell:
-    workers = session.run(until(session.now() + ask_s, Workers(lease.name)))
+    workers = session.run(until(session.now(lease.cloud) + ask_s, Workers(lease.name)), lease.cloud)
     notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
     fleet = session.world(lease.cloud).reach.fleet(lease, workers, notice, session.now)
     assert isinstance(fleet, Fleet), "a shell is of a slice, never of pods"
@@ -265,7 +265,7 @@ def wait_for_end(session: Session, shell: Shell) -> str:
         if time.monotonic() >= ask_at:
             ask_at = time.monotonic() + ASK_EVERY_S
             with suppress(CloudError):  # which proves nothing; the connection may be fine
-                view = session.run(until(0.0, Get(shell.lease.name)))
+                view = session.run(until(0.0, Get(shell.lease.name)), shell.lease.cloud)
                 if view is None or view.state is not SliceState.READY:
                     return f"{shell.lease.handle} is {view.native_state if view else 'gone'}"
 

@@ -304,7 +304,7 @@ class LaneThread:
             self._board.give_back(self._reserved)
         if self._lane.lease is None:
             return
-        owed = session.on_cloud(partial(release_lane, self._lane))
+        owed = session.on_cloud(partial(release_lane, self._lane), self._lane.lease.cloud)
         if owed.released is not None:
             session.note(owed.released)
         if session.unproven:

@@ -14,7 +14,6 @@ from orchestrator.engine.effects.base import Make, Now, Record, Report
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect
 from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.runtime import retry
@@ -93,5 +92,5 @@ class VmStay(LeasedStay):
             return await Connect(lease, workers, patience_s)
         except (errors.WrongState, errors.RemoteError):
             if ask.attached:
-                await check_slice(lease)  # its watchdog may be deleting it: then the job does not go on
+                await self.look(lease)  # its watchdog may be deleting it: then the job does not go on
             raise

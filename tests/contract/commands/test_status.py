@@ -251,6 +251,20 @@ def test_down_deletes_no_slice_of_another_user_by_a_name_that_others_may_use_too
     assert tpujob("down", OTHER).returncode == 0 and tpujob.alive() == [], "the name of its node is unique"
 
 
+def test_down_of_an_unknown_name_does_not_ask_the_cluster_of_the_settings(tpujob: Tpujob) -> None:
+    place = tpujob.directory / "home" / ".config" / "tpujob"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "settings.yaml").write_text("gke: {context: team}\n")
+    kube = tpujob.directory / "home" / ".kube"
+    kube.mkdir()
+    (kube / "config").write_text(
+        "contexts: [{name: team, context: {cluster: c, user: u}}]\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\nusers: [{name: u, user: {}}]\n"
+    )
+    done = tpujob("down", "exp")
+    assert done.returncode == 64 and "no slice was ever named 'exp' here" in done.stderr
+
+
 @pytest.mark.parametrize("words", [(), ("exp",), ("--all",)], ids=["unnamed", "named", "all"])
 def test_down_does_not_say_that_there_is_nothing_when_it_could_not_ask(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     tpujob.settings(unreachable=["us-east1-d"])

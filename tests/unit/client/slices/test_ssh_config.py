@@ -268,7 +268,7 @@ def test_an_api_that_does_not_tell_of_the_slice_ends_nothing(monkeypatch: pytest
             raise answer
 
     session: Any = SimpleNamespace(ledger=SimpleNamespace(lease=lambda _id: SimpleNamespace(down_at=None)), run=run)
-    opened: Any = SimpleNamespace(lease=SimpleNamespace(id="l", handle="mine", name="a name"))
+    opened: Any = SimpleNamespace(lease=SimpleNamespace(id="l", handle="mine", name="a name", cloud="emulated"))
     assert wait_for_end(session, opened) == "mine is gone"
     assert answers == []
 
