@@ -36,16 +36,11 @@ def main() -> int:
         workers = limit // OPEN_FILES_EACH
         logging.warning("the hard limit of open files is %d, enough for some %d workers: `ulimit -Hn`", limit, workers)
     try:
-        daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd), options.end_fd)
+        daemon.run(options.state_dir, options.host, options.port, options.ready_fd, options.end_fd)
     except (state.AlreadyRunning, state.DamagedState, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-def _close(descriptor: int | None) -> None:
-    if descriptor is not None:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 # Canonical status -> (number inside an operation's error, HTTP status).
 STATUSES = {
     "CANCELLED": (1, 499),
+    "UNKNOWN": (2, 500),
     "INVALID_ARGUMENT": (3, 400),
     "NOT_FOUND": (5, 404),
     "ALREADY_EXISTS": (6, 409),
@@ -76,11 +77,6 @@ def wrong_state(verb: str, state: str) -> ApiError:
     return bad_request(f"{verb} is not supported while in state {state}", "FAILED_PRECONDITION")
 
 
-def only_single_hosts() -> ApiError:
-    """Return the error of a stop of a slice with several hosts, in the words of the API's reference."""
-    return bad_request("Stop is not supported: this operation is only available with single TPU nodes")
-
-
 def busy() -> ApiError:
     """Return the error of a change while another operation is under way."""
     return ApiError("ABORTED", "unable to queue the operation")
@@ -94,12 +90,6 @@ def no_maintenance(name: str) -> ApiError:
 def superseded(verb: str, what: str = "node") -> ApiError:
     """Return the error of an operation that a delete ends."""
     return ApiError("CANCELLED", f"The {verb} operation was cancelled because the {what} is being deleted.")
-
-
-def has_nodes(name: str) -> ApiError:
-    """Return the error of a delete without `force` of a queued resource that has nodes."""
-    text = f"The queued resource {name} has nodes; delete them first, or use force."
-    return bad_request(text, "FAILED_PRECONDITION")
 
 
 def expired() -> ApiError:
@@ -215,11 +205,6 @@ class ReasonedError(ApiError):
         return {"error": {"code": self.http, "message": self.message, "errors": [error]}}
 
 
-def compute_denied(permission: str, name: str) -> ApiError:
-    """Return Compute Engine's error of IAM; `name` is the resource."""
-    return ReasonedError(403, f"Required '{permission}' permission for '{name}'", "forbidden")
-
-
 def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:
     """Return the error of a type that the zone does not offer."""
     return bad_request(
@@ -227,11 +212,6 @@ def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:
         f'the zonal accelerator configurations for "{zone}".; the accelerator {accelerator_type} was not found in '
         f"zone {zone}"
     )
-
-
-def zone_not_supported(zone: str) -> ApiError:
-    """Return the error of a create in a zone without TPUs."""
-    return bad_request(f'The requested zone "{zone}" is not supported.')
 
 
 def location_denied(project: str, location: str) -> ApiError:

@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -124,10 +124,6 @@ class Store:
             return int((self.directory / PORT).read_text())
         except (FileNotFoundError, ValueError):
             return 0
-
-    def remove_endpoint(self) -> None:
-        """Remove the file by which clients find the daemon."""
-        (self.directory / ENDPOINT).unlink(missing_ok=True)
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.directory / f"{name}.new"
@@ -251,17 +247,12 @@ def _in_order(rows: Iterable[dict[str, Any]], when: str) -> list[dict[str, Any]]
 FILE = "clock.json"
 
 
-@dataclass(frozen=True)
-class SteadyClock:
-    """Returns Unix seconds. `zero` is its time at zero of this machine's boot clock."""
-
-    zero: float
-
-    def __call__(self) -> float:
-        return self.zero + boot_clock.boot_s()
+def _counting_from(zero: float) -> Callable[[], float]:
+    """Return a clock of Unix seconds. `zero` is its time at zero of this machine's boot clock."""
+    return lambda: zero + boot_clock.boot_s()
 
 
-def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] = time.time) -> SteadyClock:
+def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] = time.time) -> Callable[[], float]:
     """Return the clock of the last daemon, or, after a restart of this machine, one that begins with the wall clock's time.
 
     It begins at `not_before` or later, so that recorded events stay in the past.
@@ -270,11 +261,11 @@ def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] =
     try:
         saved = json.loads(path.read_text())
         if saved["boot"] == boot:
-            return SteadyClock(float(saved["zero"]))
+            return _counting_from(float(saved["zero"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass  # missing or damaged: as after a restart
-    clock = SteadyClock(max(wall(), not_before) - boot_clock.boot_s())
+    zero = max(wall(), not_before) - boot_clock.boot_s()
     draft = path.with_suffix(".new")
-    draft.write_text(json.dumps({"boot": boot, "zero": clock.zero}))
+    draft.write_text(json.dumps({"boot": boot, "zero": zero}))
     draft.replace(path)
-    return clock
+    return _counting_from(zero)

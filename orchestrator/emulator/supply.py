@@ -200,11 +200,6 @@ class Supply:
 
     # --- at once, as an HTTP error ------------------------------------------------------------------------------------
 
-    @property
-    def limits_projects(self) -> bool:
-        """Whether any quota or location rule exists."""
-        return bool(self.quotas or self.locations)
-
     def may_use(self, zone: str) -> bool:
         """Return whether projects may use the zone."""
         return not self.locations or any(fnmatchcase(zone, place) for place in self.locations)

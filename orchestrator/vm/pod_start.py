@@ -27,6 +27,7 @@ import socket
 import tarfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from .cloud_storage import Storage, split
@@ -158,7 +159,9 @@ def unpack(inside: str, request: dict[str, Any], into: str, storage: Storage) ->
         archive = f"{inside}/code.tar.gz"
         if request.get("code_object") is not None:
             archive = f"{into}.tar.gz"
-            _fetch(request["code_object"], archive, storage)
+            problem = storage.fetch(*split(request["code_object"]), Path(archive))
+            if problem is not None:
+                raise CodeRefused(f"the code cannot be read from {request['code_object']}: {problem}")
         if _sha256(archive) != expected:
             raise CodeRefused("the code arrived with another content than its hash says")
         try:
@@ -169,14 +172,6 @@ def unpack(inside: str, request: dict[str, Any], into: str, storage: Storage) ->
         if request.get("code_object") is not None:
             os.unlink(archive)
     os.rename(draft, into)
-
-
-def _fetch(url: str, archive: str, storage: Storage) -> None:
-    from pathlib import Path
-
-    problem = storage.fetch(*split(url), Path(archive))
-    if problem is not None:
-        raise CodeRefused(f"the code cannot be read from {url}: {problem}")
 
 
 def _sha256(path: str) -> str:

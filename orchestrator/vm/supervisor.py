@@ -105,7 +105,7 @@ def _supervise(phase: PhaseFiles, request: dict[str, Any], tell: int) -> NoRetur
         inherit_orphans()
         try:
             if request.get("delete") is not None:
-                _delete(request["delete"])
+                _remove(PhaseFiles(request["delete"], "main").run)  # the files of an earlier attempt
             unpack(phase, request.get("manifest"), request.get("saved"))
             supervisor = Supervisor(phase, request)
         except Exception as error:
@@ -134,11 +134,6 @@ def _say(fd: int, word: dict[str, Any]) -> None:
     except BrokenPipeError:
         sys.stderr.write("the launcher was gone before it could be told\n")
     os.close(fd)
-
-
-def _delete(attempt: str) -> None:
-    """Delete the files of an earlier attempt."""
-    _remove(PhaseFiles(attempt, "main").run)
 
 
 def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, place: str | None = None) -> None:

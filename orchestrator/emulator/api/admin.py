@@ -54,11 +54,6 @@ def dump(state: CloudState) -> dict[str, Any]:
     return {"settings": asdict(state.settings), **state.supply.dump(), "faults": state.faults.dump()}
 
 
-def change_settings(state: CloudState, data: object) -> None:
-    """Change the settings that the data name. Raises BadData, and then nothing changes."""
-    _apply(state, _read_settings(data))
-
-
 def _read_settings(data: object) -> dict[str, Any]:
     found = read(Settings, data, "settings", "settings.")
     return {name: getattr(found, name) for name in check_object("settings", data)}
@@ -124,7 +119,7 @@ class Admin(Api):
 
     @route("PATCH", "/_emulator/settings")
     async def patch_settings(self, call: ApiCall) -> Json:
-        change_settings(self.state, await call.body())
+        _apply(self.state, _read_settings(await call.body()))
         self.driver.changed()
         return asdict(self.state.settings)
 
@@ -162,7 +157,6 @@ class Admin(Api):
     @route("GET", "/_emulator/capacity")
     async def get_capacity(self, call: ApiCall) -> Json:
         """List the rules, with whether each holds now and how many chips it counts as used."""
-        self.driver.advance()
         now = self.driver.clock()
         on = self.state.demands_on()
         rows = [

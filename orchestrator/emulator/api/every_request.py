@@ -93,11 +93,6 @@ class RequestLog:
 
 log = logging.getLogger(__name__)
 TUNNELER = "bot:iap-tunneler"  # the Origin of clients of the relay
-# Google's reply to a path that no API has: a client must not take it for "this resource does not exist".
-NOT_AN_API = (
-    "<!DOCTYPE html>\n<html lang=en>\n<title>Error 404 (Not Found)!!1</title>\n"
-    "<p><b>404.</b> <ins>That’s an error.</ins>\n<p>The requested URL was not found on this server.\n</html>\n"
-)
 
 
 def middleware(store: Store, account: VmAccount, state: CloudState) -> Middleware:
@@ -118,7 +113,8 @@ def middleware(store: Store, account: VmAccount, state: CloudState) -> Middlewar
         except BadData as error:  # the daemon's own paths
             refusal = ApiError("INVALID_ARGUMENT", str(error))
         except web.HTTPNotFound:
-            return web.Response(text=NOT_AN_API, status=404, content_type="text/html")
+            # A path that no API has: a client must not take the reply for "this resource does not exist".
+            return web.Response(text=replies.page(404), status=404, content_type="text/html")
         except web.HTTPException:
             raise
         except Exception:

@@ -20,12 +20,9 @@ from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.plain_data import check_value
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import transcoding
-from orchestrator.emulator.wire.transcoding import HttpCall, Refusal, RpcStatus
 
 if TYPE_CHECKING:
     from orchestrator.emulator.api.grpc_server import GrpcServer
-
-NO_REPLY = RpcStatus(transcoding.CANONICAL["UNAVAILABLE"], "Socket closed")
 
 
 class GrpcApi(Api):
@@ -77,20 +74,17 @@ class GrpcApi(Api):
     async def answer(
         self, service: str, method: str, request: dict[str, Any], headers: dict[str, str]
     ) -> dict[str, Any]:
-        """Return the JSON of the answer. `headers`: those of the call that authentication reads. Raises Refusal."""
-        try:
-            call = transcoding.http_call(service, method, request, self._version(service, request))
-        except ApiError as error:
-            raise Refusal(RpcStatus(error.code, error.message, list(error.details))) from None
+        """Return the JSON of the answer. `headers`: those of the call that authentication reads. Raises ApiError."""
+        call = transcoding.http_call(service, method, request, self._version(service, request))
         http_status, text = await self._request(call, headers)
         if http_status != 200:
-            raise Refusal(transcoding.status_of(http_status, text))
+            raise transcoding.error_of(http_status, text)
         try:
             found = json.loads(text)
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise Refusal(RpcStatus(transcoding.CANONICAL["INTERNAL"], "The reply of the API cannot be read."))
+            raise ApiError("INTERNAL", "The reply of the API cannot be read.")
         return found
 
     def _version(self, service: str, request: dict[str, Any]) -> str:
@@ -99,12 +93,11 @@ class GrpcApi(Api):
         version = operation.api_version if operation is not None else "v2"
         return transcoding.TPU_VERSIONS.get(service, version if version in ("v2", "v2alpha1") else "v2")
 
-    async def _request(self, call: HttpCall, headers: dict[str, str]) -> tuple[int, str]:
+    async def _request(self, call: transcoding.HttpCall, headers: dict[str, str]) -> tuple[int, str]:
         assert self._session is not None, "the server runs"
+        verb, target, body = call
         try:
-            async with self._session.request(
-                call.verb, URL(call.target, encoded=True), json=call.body, headers=headers
-            ) as reply:
+            async with self._session.request(verb, URL(target, encoded=True), json=body, headers=headers) as reply:
                 return reply.status, (await reply.read()).decode(errors="replace")
         except aiohttp.ClientError:
-            raise Refusal(NO_REPLY) from None
+            raise ApiError("UNAVAILABLE", "Socket closed") from None

@@ -17,8 +17,8 @@ from google.longrunning import operations_pb2  # noqa: F401
 from google.protobuf import descriptor_pool, empty_pb2, json_format, message, message_factory  # noqa: F401
 from google.rpc import error_details_pb2, status_pb2  # noqa: F401
 
+from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.wire import transcoding
-from orchestrator.emulator.wire.transcoding import Refusal, RpcStatus
 
 log = logging.getLogger(__name__)
 Answer = Callable[[str, str, dict[str, Any], dict[str, str]], Awaitable[dict[str, Any]]]
@@ -77,27 +77,25 @@ def _handled(service: str, method: str, answer: Answer) -> Any:
         try:
             body = json_format.MessageToDict(request_type.FromString(request))
         except (message.DecodeError, json_format.SerializeToJsonError) as error:
-            wrong = RpcStatus(transcoding.CANONICAL["INVALID_ARGUMENT"], f"The request cannot be read: {error}")
-            return await _abort(context, wrong)
+            return await _abort(context, ApiError("INVALID_ARGUMENT", f"The request cannot be read: {error}"))
         try:
             found = await answer(service, method, body, sent)
             return json_format.ParseDict(found, answer_type(), ignore_unknown_fields=True)
-        except Refusal as refusal:
-            await _abort(context, refusal.status)
+        except ApiError as refusal:
+            await _abort(context, refusal)
         except json_format.ParseError as error:
-            await _abort(context, RpcStatus(transcoding.CANONICAL["INTERNAL"], f"The reply cannot be read: {error}"))
+            await _abort(context, ApiError("INTERNAL", f"The reply cannot be read: {error}"))
 
     # Without a deserializer: a malformed request is the client's error, not the server's.
     return grpc.unary_unary_rpc_method_handler(call, response_serializer=answer_type.SerializeToString)
 
 
-async def _abort(context: Any, status: RpcStatus) -> None:
+async def _abort(context: Any, error: ApiError) -> None:
     trailing: tuple[tuple[str, bytes], ...] = ()
-    if status.details:  # what google-api-core reads `reason` and `details` of an exception from
-        shape = {"code": status.code, "message": status.message, "details": status.details}
-        rich = json_format.ParseDict(shape, status_pb2.Status())
+    if error.details:  # what google-api-core reads `reason` and `details` of an exception from
+        rich = json_format.ParseDict(error.in_operation(), status_pb2.Status())
         trailing = (("grpc-status-details-bin", rich.SerializeToString()),)
-    await context.abort(CODES[status.code], status.message, trailing)
+    await context.abort(CODES[error.code], error.message, trailing)
 
 
 def _message(name: str) -> Any:

@@ -8,7 +8,7 @@ account, ACCOUNT: like Google's, the API gives no other profile.
 from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
-from orchestrator.emulator.api_errors import ApiError, bad_field
+from orchestrator.emulator.api_errors import ApiError, ReasonedError, bad_field
 from orchestrator.emulator.model.reach import LoginKey, LoginProfile
 from orchestrator.emulator.wire.requests import project_number
 
@@ -25,7 +25,8 @@ class ComputeApi(Api):
     def admit(self, operation: str | None, project: str) -> None:
         super().admit(operation, project)
         if operation in self.state.settings.missing_permissions:
-            raise api_errors.compute_denied(operation, f"projects/{project}")
+            text = f"Required '{operation}' permission for 'projects/{project}'"  # in the words of Compute Engine
+            raise ReasonedError(403, text, "forbidden")
 
     @route("GET", PROJECT, "compute.projects.get")
     async def get_project(self, call: ApiCall) -> Json:

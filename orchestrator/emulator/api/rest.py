@@ -127,7 +127,6 @@ class RestApi(Api):
     async def maintain(self, call: ApiCall) -> OperationRecord:
         """Announce maintenance, or begin what was announced. The operation is done at once."""
         name, now, fields = _node_name(call), self.driver.clock(), await call.fields()
-        self.driver.advance()
         self.state.node(name)
         if call.parts["verb"] == "performMaintenance":
             node = self.state.begin_maintenance(name, now)
@@ -249,7 +248,6 @@ class QueueApi(Api):
     async def maintain_queued(self, call: ApiCall) -> OperationRecord:
         """Begin announced maintenance of the nodes that the request names (by id, or in full), or of all."""
         fields, now = await call.fields(), self.driver.clock()
-        self.driver.advance()
         row = self.state.queue.row(_name(call))
         given = fields.get("nodeNames") or row.node_names
         if not isinstance(given, list) or not all(isinstance(name, str) for name in given):

@@ -134,11 +134,52 @@ def open_relay(endpoint: Endpoint) -> tuple[str, str]:
     return str(found["url"]), str(found["authorities"])
 
 
-def ssh_programs(state_dir: Path) -> Path:
-    """Return a directory for the PATH. Its `ssh` and `scp` find emulated workers for gcloud."""
-    from orchestrator.emulator.daemon import gcloud_ssh
+# gcloud uses port 22 only, which needs root. It names the worker in HostKeyAlias=tpu.<id>-<worker>-…, so an `ssh` and an `scp`
+# come before OpenSSH's on the PATH and add that worker's port (`ssh_wrapper`); where gcloud tunnels through IAP, they name the
+# relay of this emulator instead. Everything else goes to the real program unchanged.
+PROGRAMS = {"ssh": "-p", "scp": "-P"}  # with the option for a port
+# A shell script, so that every other use of ssh does not wait for Python, which takes ten times as long to start.
+SCRIPT = """\
+#!/bin/sh
+# ssh of the emulated Cloud TPU at {state_dir}: adds the port of its workers, and changes nothing else
+case " $* " in
+*"HostKeyAlias=tpu."*)
+    exec {python} -c {start} {package_root} {state_dir} {program} "$@" ;;
+esac
+here={directory} path=":$PATH:"
+while case "$path" in *":$here:"*) true ;; *) false ;; esac do
+    path="${{path%%":$here:"*}}:${{path#*":$here:"}}"
+done
+path="${{path#:}}"
+PATH="${{path%:}}"
+exec {program} "$@"
+"""
+START = """\
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from orchestrator.emulator.daemon import ssh_wrapper
+ssh_wrapper.main()
+"""
 
-    return gcloud_ssh.write(state_dir)
+
+def ssh_programs(state_dir: Path) -> Path:
+    """Return a directory for the PATH. Its `ssh` and `scp` find emulated workers for gcloud.
+
+    It is written each time, since Python or the package may have moved.
+    """
+    import shlex
+
+    directory = state_dir.absolute() / "bin"
+    directory.mkdir(parents=True, exist_ok=True)
+    names = {"state_dir": state_dir.absolute(), "python": sys.executable, "directory": directory}
+    names |= {"start": START, "package_root": orchestrator.ROOT}
+    values = {name: shlex.quote(str(value)) for name, value in names.items()}
+    for program in PROGRAMS:
+        temporary = directory / f"{program}.{os.getpid()}"
+        temporary.write_text(SCRIPT.format(program=program, **values))
+        temporary.chmod(0o755)
+        temporary.replace(directory / program)
+    return directory
 
 
 def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
@@ -161,7 +202,7 @@ def gcloud_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint.url}/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint.url}/compute/v1/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN": f"{endpoint.url}/",
-        "CLOUDSDK_CORE_ACCOUNT": "developer@emulated.example",  # as api/os_login.py has it
+        "CLOUDSDK_CORE_ACCOUNT": "developer@emulated.example",  # as api/project_apis.py has it
         "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(state_dir / "token"),
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
         "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -21,7 +20,7 @@ from orchestrator.emulator.api.project_apis import ComputeApi, OpenIdApi, OsLogi
 from orchestrator.emulator.api.rest import QueueApi, RestApi
 from orchestrator.emulator.api.storage import StorageApi
 from orchestrator.emulator.relay.relay_api import RelayApi
-from orchestrator.emulator.state import ENVIRONMENT, Store, steady_clock
+from orchestrator.emulator.state import ENDPOINT, ENVIRONMENT, Store, steady_clock
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import requests
 
@@ -31,8 +30,8 @@ DIRECTORY_LOOK_S = 1.0
 MAX_BODY_BYTES = 4 << 20
 
 
-async def serve(store: Store, host: str, port: int, announced: Callable[[], None], end_fd: int | None = None) -> None:
-    """Serve until shutdown, or until `end_fd` reads as closed. Calls `announced` when every part is ready to reply."""
+async def serve(store: Store, host: str, port: int, ready_fd: int | None, end_fd: int | None) -> None:
+    """Serve until shutdown, or until `end_fd` reads as closed. Closes `ready_fd` when every part is ready to reply."""
     shutdown = asyncio.Event()
     state = store.load()
     driver = Driver(state, store, steady_clock(store.directory, state.now))
@@ -65,7 +64,8 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     url = f"http://{name}:{listener.getsockname()[1]}"
     driver.account.url = url
     store.publish_endpoint(url)
-    announced()
+    if ready_fd is not None:
+        os.close(ready_fd)
     log.info("serving %s, state in %s", url, store.directory)
     driving = asyncio.create_task(driver.run())
     watching = asyncio.gather(idle.watch(shutdown), _watch_directory(store, shutdown))
@@ -77,7 +77,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
         task.cancel()
     await asyncio.gather(watching, return_exceptions=True)  # else its cancellation is logged as an error
     if store.is_ours():
-        store.remove_endpoint()
+        (store.directory / ENDPOINT).unlink(missing_ok=True)
     await grpc_api.close()
     await relay.close()
     await runner.cleanup()
@@ -133,6 +133,6 @@ class _Idle:
         shutdown.set()
 
 
-def run(directory: Path, host: str, port: int, announced: Callable[[], None], end_fd: int | None = None) -> None:
+def run(directory: Path, host: str, port: int, ready_fd: int | None, end_fd: int | None) -> None:
     """Serve with this state directory until shutdown. Raises AlreadyRunning, DamagedState, OSError or ValueError."""
-    asyncio.run(serve(Store(directory), host, port, announced, end_fd))
+    asyncio.run(serve(Store(directory), host, port, ready_fd, end_fd))

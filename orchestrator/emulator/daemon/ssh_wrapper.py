@@ -1,4 +1,4 @@
-"""The program between gcloud and OpenSSH: adds the port of the emulated worker that gcloud names, or the relay (`gcloud_ssh`).
+"""The program between gcloud and OpenSSH: adds the port of the emulated worker that gcloud names, or the relay (see `control`).
 
 `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` makes itself the ProxyCommand, and has no option for another relay there.
 """
@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from orchestrator.emulator.daemon import control
-from orchestrator.emulator.daemon.gcloud_ssh import PROGRAMS
 
 ALIAS = re.compile(r"HostKeyAlias=tpu\.(\d+)-(\d+)(?:-|$)")
 TUNNEL = re.compile(r"ProxyCommand .* start-iap-tunnel ")
@@ -47,7 +46,7 @@ def port_for(state_dir: Path, program: str, arguments: list[str]) -> int | None:
     """Return the port of the worker that the arguments name; None: they name none of this emulator, or give a port."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     named = next((match for option in options if (match := ALIAS.match(option))), None)
-    if named is None or any(option.startswith((PROGRAMS[program], "Port=", "-oPort=")) for option in options):
+    if named is None or any(option.startswith((control.PROGRAMS[program], "Port=", "-oPort=")) for option in options):
         return None
     endpoint = control.running(state_dir)
     nodes = control.request(endpoint, "GET", "/_emulator/status")["nodes"] if endpoint else []

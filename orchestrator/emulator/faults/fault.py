@@ -161,6 +161,7 @@ def read(data: object) -> Fault:
     check_object(f'a fault of kind "{name}"', data, (*FIELDS, *kind.parameters), COUNTED)
     _check_literal(name, data.get("literal"))
     operation, operations = _operations(name, data.get("operation"))
+    limits = {"seconds": {"least": -LARGEST}} if name == "clock" else LIMITS
     match = {"state": kind.state} | dict(check_object("match", data.get("match", {})))
     return Fault(
         kind=name,
@@ -170,7 +171,9 @@ def read(data: object) -> Fault:
         match=read_data(Match, match, "match", "match."),
         when=_when(data.get("when", {})),
         parameters={
-            key: _parameter(key, data.get(key, default), default, {"least": -LARGEST} if name == "clock" else {})
+            key: check_value(
+                key, data.get(key, default), type(default), choices=CHOICES.get(key, ()), **limits.get(key, {})
+            )
             for key, default in kind.parameters.items()
         },
         id=str(data.get("id", "")),
@@ -220,10 +223,6 @@ def _when(data: object) -> When:
     if when.until_s is not None and when.until_s <= when.from_s:
         raise BadData(f"when.until_s ({when.until_s:g}) must be after when.from_s ({when.from_s:g}).")
     return when
-
-
-def _parameter(name: str, value: object, default: object, limits: Mapping[str, float]) -> Any:
-    return check_value(name, value, type(default), choices=CHOICES.get(name, ()), **{**LIMITS.get(name, {}), **limits})
 
 
 def _text(ranges: Ranges) -> str:

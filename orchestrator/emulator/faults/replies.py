@@ -56,13 +56,17 @@ def refusal(fault: Fault, operation: str, name: str) -> FaultReply:
         kind = "application/json" if literal.lstrip()[:1] in "{[" else "text/html"
         return FaultReply(status, literal.encode(), kind, headers)
     if form == "html" or (form == "auto" and status in HTML_BY_DEFAULT):
-        title, text = TITLES.get(status, SERVER)
-        page = PAGE.format(status=status, title=title, text=fault.parameters["message"] or text)
-        return FaultReply(status, page.encode(), "text/html", headers)
+        return FaultReply(status, page(status, fault.parameters["message"]).encode(), "text/html", headers)
     error = _error(status, operation, name)
     body = error.body()
     body["error"] |= {"code": status, "message": fault.parameters["message"] or error.message}
     return FaultReply(status, json.dumps(body).encode(), headers=headers)
+
+
+def page(status: int, text: str = "") -> str:
+    """Return the page of Google's front end, by default with its own text for this status."""
+    title, usual = TITLES.get(status, SERVER)
+    return PAGE.format(status=status, title=title, text=text or usual)
 
 
 def _error(status: int, operation: str, name: str) -> ApiError:

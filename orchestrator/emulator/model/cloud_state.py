@@ -166,7 +166,10 @@ class CloudState(ProviderEvents):
         """Stop or start a node, as `verb` says. Return the operation. Raises ApiError if the API refuses the call."""
         node = self._idle(name, now)
         if verb == "stop" and node.workers > 1:
-            raise api_errors.only_single_hosts()
+            # In the words of the API's reference.
+            raise api_errors.bad_request(
+                "Stop is not supported: this operation is only available with single TPU nodes"
+            )
         needed, state = VERBS[verb]
         if node.state != needed:
             raise api_errors.wrong_state(verb, node.state)

@@ -160,7 +160,7 @@ class ResourceQueue:
     def admit(self, demands: list[Demand]) -> None:
         """Raise ApiError if a location or a quota forbids the demands beside what exists or is queued."""
         cloud = self.cloud
-        if cloud.supply.limits_projects:
+        if cloud.supply.quotas or cloud.supply.locations:
             held = [demand for row in self.rows.values() for demand in row.demands]  # with its nodes, existing or not
             held += [node.demand for node in cloud.nodes.values() if node.queued_resource not in self.rows]
             cloud.supply.admit(demands, held)
@@ -230,7 +230,8 @@ class ResourceQueue:
             return cloud.end_later(cloud.begin_operation(row, "delete", api_version), cloud.settings.refuse_s, refusal)
         nodes = self.nodes_of(row)
         if nodes and not force and row.state not in TERMINAL_STATES:
-            raise api_errors.has_nodes(name)
+            text = f"The queued resource {name} has nodes; delete them first, or use force."
+            raise api_errors.bad_request(text, "FAILED_PRECONDITION")
         cloud.end_operation(row, api_errors.superseded("create", "queued resource").in_operation())
         delay_s = effect.seconds if effect is not None and kind == "stuck" else cloud.settings.delete_s
         self._set_state(row, State.DELETING, cloud.now + delay_s)

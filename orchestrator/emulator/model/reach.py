@@ -139,7 +139,7 @@ class LoginProfiles:
             raise ApiError("INVALID_ARGUMENT", "Invalid SSH public key.")
         if expires_usec is not None and expires_usec <= now * 1e6:
             raise ApiError("INVALID_ARGUMENT", "The expiration time is in the past.")
-        keys = {**profile.keys, _fingerprint(line): LoginKey(line, expires_usec)}
+        keys = {**profile.keys, hashlib.sha256(line.encode()).hexdigest(): LoginKey(line, expires_usec)}
         if len(json.dumps([asdict(key) for key in keys.values()])) > MAX_PROFILE_BYTES:
             text = "Login profile size exceeds 32 KiB. Delete profile values to make additional space."
             raise ApiError("INVALID_ARGUMENT", text)
@@ -177,7 +177,3 @@ class LoginProfiles:
             keys = {name: LoginKey(**key) for name, key in row["keys"].items()}
             loaded._profiles[row["account"]] = LoginProfile(row["account"], row["projects"], keys)
         return loaded
-
-
-def _fingerprint(line: str) -> str:
-    return hashlib.sha256(line.encode()).hexdigest()

@@ -23,19 +23,16 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def open_connection(driver: Driver, port: int, *, limit: int = 1 << 16) -> Streams:
     """Connect to a port of a worker, on loopback. `forget` the connection once it is closed. Raises OSError."""
-    sock = socket.socket()
+    sock, local = socket.socket(), 0
     try:
         sock.setblocking(False)
         sock.bind(("127.0.0.1", 0))
         local = sock.getsockname()[1]
         driver.inside.add(local)  # before the worker can accept it
-        try:
-            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-            return await asyncio.open_connection(sock=sock, limit=limit)
-        except BaseException:
-            driver.inside.discard(local)
-            raise
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        return await asyncio.open_connection(sock=sock, limit=limit)
     except BaseException:
+        driver.inside.discard(local)
         sock.close()
         raise
 
@@ -296,5 +293,4 @@ class Tunnels:
         now = asyncio.get_running_loop().time()
         for tunnel in list(self._by_sid.values()):
             if not tunnel.in_use and now - tunnel.detached_at > RESUME_S:
-                del self._by_sid[tunnel.sid]
-                forget(self._driver, tunnel.writer)
+                self.forget(tunnel)

@@ -151,7 +151,8 @@ class Driver:
             await asyncio.sleep(RETRY_S)
 
     async def _power(self, node: Node, target: Power) -> None:
-        if not self._has_vms(node):
+        # It has no VMs, and had none that must be ended.
+        if not (self.state.settings.machines or node.uid in self.hosts or (self.vms / node.uid).exists()):
             without_ports = [HostRecord(0, 0) for _ in range(node.workers)] if target is Power.ON else None
             self.state.powered(node.uid, target, self.clock(), without_ports)
             return self.changed()
@@ -170,10 +171,6 @@ class Driver:
             del self.hosts[node.uid]
         self.state.powered(node.uid, target, self.clock(), addresses)
         return self.changed()
-
-    def _has_vms(self, node: Node) -> bool:
-        """Return whether the node has VMs, or had some that must be ended."""
-        return self.state.settings.machines or node.uid in self.hosts or (self.vms / node.uid).exists()
 
     def _boot(self, node: Node) -> None:
         """Run the startup-script, then note that it began: after a crash in between it runs again."""

@@ -22,7 +22,7 @@ from aiohttp import web
 from orchestrator import catalog, peers
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import Maintenance, Node, Settings
+from orchestrator.emulator.model.records import Node, Settings
 from orchestrator.emulator.wire import requests
 from orchestrator.emulator.wire.replies import maintenance_json
 from orchestrator.emulator.wire.requests import NUMBER, project_number, text_of
@@ -163,6 +163,7 @@ def tree(node: Node, worker: int, access_token: str | None) -> Tree:
     if node.queued_resource is not None:
         attributes["queued-resource-name"] = node.queued_resource
     number, planned = project_number(node.project), node.maintenance
+    is_announced = planned is not None and (not planned.workers or worker in planned.workers)
     login = {"aliases": ["default"], "email": account["email"], "scopes": account["scope"]}
     if access_token is not None:
         login["token"] = json.dumps({"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"})
@@ -174,7 +175,7 @@ def tree(node: Node, worker: int, access_token: str | None) -> Tree:
             "zone": f"projects/{number}/zones/{node.zone}",
             "attributes": attributes,
             "preempted": str(node.preempted_at is not None or node.state == "PREEMPTED").upper(),
-            "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if _announced_to(node.maintenance, worker) else "NONE",
+            "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if is_announced else "NONE",
             "upcoming-maintenance": NO_NOTICE if planned is None else maintenance_json(planned, node.can_reschedule),
             "service-accounts": {"default": login, account["email"]: login},
             "guest-attributes": _nested(node.hosts[worker].attributes if worker < len(node.hosts) else {}),
@@ -182,10 +183,6 @@ def tree(node: Node, worker: int, access_token: str | None) -> Tree:
         "project": {"project-id": node.project, "numeric-project-id": str(number), "attributes": {}},
         "universe": {"universe-domain": "googleapis.com"},
     }
-
-
-def _announced_to(planned: Maintenance | None, worker: int) -> bool:
-    return planned is not None and (not planned.workers or worker in planned.workers)
 
 
 def hostname(node: Node, worker: int) -> str:

@@ -91,18 +91,14 @@ async def _conclude(
     futures: set[asyncio.Future[Any]] = {end, disconnect}
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     if not disconnect.done():
-        _report(session, exit_code.result())
+        if (code := exit_code.result()) >= 0:
+            session.exit(code)
+        else:
+            session.exit_with_signal(Signals(-code).name.removeprefix("SIG"))
     for task in (feed, *outputs, disconnect):
         task.cancel()
     # Wait for the process, however long it outlives its client.
     await asyncio.gather(feed, *outputs, disconnect, end, exit_code, return_exceptions=True)
-
-
-def _report(session: Session, code: int) -> None:
-    if code >= 0:
-        session.exit(code)
-    else:
-        session.exit_with_signal(Signals(-code).name.removeprefix("SIG"))
 
 
 def _pass_on_signals(session: Session, process: subprocess.Popen[bytes]) -> None:
@@ -217,11 +213,15 @@ class SshServer:
         """The port on which it listens; empty if it is closed."""
         return [self._listener.get_port()] if self._listener else []
 
-    async def close(self) -> None:
-        """Close the listener and all connections."""
+    def stop_listening(self) -> None:
+        """Close the listener, and keep the connections."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+
+    async def close(self) -> None:
+        """Close the listener and all connections."""
+        self.stop_listening()
         for connection in list(self.connections):
             connection.abort()
 

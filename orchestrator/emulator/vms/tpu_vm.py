@@ -241,7 +241,7 @@ class WorkerFaults:
                 path.write_text(LOCKED)
                 path.chmod(0o755)
         elif condition == FROZEN:
-            _stop_listening(ssh)
+            ssh.stop_listening()
             await self._silence(worker, port)
             for connection in ssh.connections:
                 _transport_of(connection).pause_reading()
@@ -338,13 +338,6 @@ def _processes_of(worker: Worker) -> Iterator[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get("HOME") == str(worker.home):
                 yield process
-
-
-def _stop_listening(ssh: SshServer) -> None:
-    """Close the listener, and keep the connections, which `close` would cut."""
-    if ssh._listener is not None:
-        ssh._listener.close()
-        ssh._listener = None
 
 
 def _transport_of(connection: object) -> asyncio.ReadTransport:

@@ -125,8 +125,9 @@ def check_location(project: str, zone: str) -> None:
 def check_zone(project: str, zone: str) -> None:
     """Raise ApiError for a zone without TPUs: a bad request. For calls that create."""
     if zone not in catalog.zones():
-        known_form = ZONE.fullmatch(zone) is not None
-        raise api_errors.zone_not_supported(zone) if known_form else api_errors.location_denied(project, zone)
+        if ZONE.fullmatch(zone) is None:
+            raise api_errors.location_denied(project, zone)
+        raise bad_request(f'The requested zone "{zone}" is not supported.')
 
 
 def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: str) -> Node:

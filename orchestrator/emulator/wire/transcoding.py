@@ -7,11 +7,11 @@ implementation.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from orchestrator.emulator.api_errors import STATUSES, ApiError
+from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.wire.node_schema import camel
 
 TPU_VERSIONS = {"google.cloud.tpu.v2.Tpu": "v2", "google.cloud.tpu.v2alpha1.Tpu": "v2alpha1"}
@@ -21,7 +21,6 @@ EMPTY = "google.protobuf.Empty"
 # Google's own table for HTTP errors without the API's JSON (a proxy's page, a path that no API has).
 BY_HTTP_STATUS = {400: "INTERNAL", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "UNIMPLEMENTED",
     **dict.fromkeys((429, 502, 503, 504), "UNAVAILABLE")}  # fmt: skip
-CANONICAL = {name: number for name, (number, _) in STATUSES.items()} | {"UNKNOWN": 2}
 
 _PLACE = "projects/*/locations/*"
 _NODE, _QUEUED = f"{_PLACE}/nodes/*", f"{_PLACE}/queuedResources/*"
@@ -82,30 +81,7 @@ RULES: dict[str, Mapping[str, Rule]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HttpCall:
-    """One request to the REST API; `target` is the path with its query."""
-
-    verb: str
-    target: str
-    body: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RpcStatus:
-    """A google.rpc.Status."""
-
-    code: int
-    message: str
-    details: list[dict[str, Any]] = field(default_factory=list)
-
-
-class Refusal(Exception):
-    """The call ends with this status."""
-
-    def __init__(self, status: RpcStatus) -> None:
-        super().__init__(status.message)
-        self.status = status
+HttpCall = tuple[str, str, dict[str, Any] | None]  # to the REST API: verb, path with query, body
 
 
 def type_names(service: str, method: str) -> tuple[str, str]:
@@ -130,17 +106,17 @@ def http_call(service: str, method: str, request: Mapping[str, Any], version: st
     elif rule.body is not None:
         body = left.pop(camel(rule.body), {})
     query = urlencode([(key, _text(value)) for key, value in left.items()])
-    return HttpCall(rule.verb, f"{path}?{query}" if query else path, body)
+    return rule.verb, f"{path}?{query}" if query else path, body
 
 
-def status_of(http_status: int, body: str) -> RpcStatus:
-    """Return the gRPC status of an HTTP error."""
+def error_of(http_status: int, body: str) -> ApiError:
+    """Return the error whose status a call over gRPC ends with, from an HTTP error."""
     try:
         error = json.loads(body)["error"]
-        return RpcStatus(CANONICAL[error["status"]], str(error["message"]), list(error.get("details", ())))
+        return ApiError(error["status"], str(error["message"]), tuple(error.get("details", ())))
     except (ValueError, KeyError, TypeError):
-        code = CANONICAL[BY_HTTP_STATUS.get(http_status, "UNKNOWN")]
-        return RpcStatus(code, f"The server replied HTTP {http_status} with a body that is not the API's.")
+        status = BY_HTTP_STATUS.get(http_status, "UNKNOWN")
+        return ApiError(status, f"The server replied HTTP {http_status} with a body that is not the API's.")
 
 
 def _take(message: dict[str, Any], dotted: str) -> str:

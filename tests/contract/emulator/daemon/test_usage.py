@@ -14,7 +14,7 @@ import psutil
 import pytest
 from google.cloud import tpu_v2
 
-from orchestrator.emulator.daemon import control, gcloud_ssh, ssh_wrapper
+from orchestrator.emulator.daemon import control, ssh_wrapper
 from tests import ROOT
 from tests.cli_fixture import Cli, Tpujob
 from tests.contract.emulator.conftest import Create, machines
@@ -285,7 +285,7 @@ def test_the_wrapper_changes_no_other_use(tmp_path: Path) -> None:
     real.mkdir()
     (real / "ssh").write_text('#!/bin/sh\nprintf "%s\\n" real "$@"\n')
     (real / "ssh").chmod(0o755)
-    directory = gcloud_ssh.write(tmp_path / "no emulator here")
+    directory = control.ssh_programs(tmp_path / "no emulator here")
     (tmp_path / "other").mkdir()
     elsewhere = f"{tmp_path}/other:{directory}:{directory}:{real}:/usr/bin:/bin"
     foreign = ["-o", "HostKeyAlias=tpu.1-0", "host", "a b"]

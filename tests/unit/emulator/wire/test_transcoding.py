@@ -12,7 +12,7 @@ from google.cloud.tpu_v2.services.tpu.transports import rest_base
 
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.wire import transcoding
-from orchestrator.emulator.wire.transcoding import EMPTY, OPERATION, RULES, RpcStatus, http_call, status_of
+from orchestrator.emulator.wire.transcoding import EMPTY, OPERATION, RULES, error_of, http_call
 
 V2, ALPHA = "google.cloud.tpu.v2.Tpu", "google.cloud.tpu.v2alpha1.Tpu"
 NODE = "projects/p/locations/z/nodes/n"
@@ -67,9 +67,9 @@ def test_types_are_those_of_the_services_own_package() -> None:
 def test_a_call_becomes_the_request_of_its_rule(
     service: str, method: str, request_: dict[str, Any], verb: str, target: str | None, body: Any
 ) -> None:
-    call = http_call(service, method, request_, transcoding.TPU_VERSIONS.get(service, "v2"))
-    assert (call.verb, call.body) == (verb, body)
-    assert target in (None, call.target)
+    found = http_call(service, method, request_, transcoding.TPU_VERSIONS.get(service, "v2"))
+    assert (found[0], found[2]) == (verb, body)
+    assert target in (None, found[1])
 
 
 @pytest.mark.parametrize(
@@ -82,15 +82,15 @@ def test_a_malformed_name_is_refused(name: str) -> None:
 
 
 def test_special_characters_of_urls_stay_part_of_the_name() -> None:
-    assert http_call(V2, "GetNode", {"name": f"{NODE}?a=b#c"}, "v2").target == f"/v2/{NODE}%3Fa%3Db%23c"
+    assert http_call(V2, "GetNode", {"name": f"{NODE}?a=b#c"}, "v2")[1] == f"/v2/{NODE}%3Fa%3Db%23c"
 
 
 def test_an_error_keeps_its_code_message_and_details() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "R"}]
     body = json.dumps({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}})
-    assert status_of(429, body) == RpcStatus(8, "m", details)
+    assert error_of(429, body).in_operation() == {"code": 8, "message": "m", "details": details}
 
 
 @pytest.mark.parametrize(("http_status", "code"), [(400, 13), (404, 12), (429, 14), (502, 14), (418, 2)])
 def test_an_error_page_is_translated_by_its_http_status(http_status: int, code: int) -> None:
-    assert status_of(http_status, "<html>").code == code
+    assert error_of(http_status, "<html>").code == code
