@@ -167,7 +167,7 @@ def _finding(sandbox: Sandbox, disaster: Disaster) -> Finding:
     assert sandbox.claim_ended_at is not None
     bills = sandbox.bills()
     billed_s = unclaimed_s(bills, sandbox.claim_ended_at, time.time())
-    ender = ended_by(sandbox.requests("nodes.delete"), bills, sandbox.killed)
+    ender = ended_by(sandbox.requests("nodes.delete"), bills, sandbox.cli_killed_at, sandbox.all_killed_at)
     problems = [f"left behind: {left}" for left in sandbox.left_behind()]
     if billed_s > disaster.bound.seconds:
         problems.insert(0, "billed for longer than promised")

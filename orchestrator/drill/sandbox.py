@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,18 @@ import orchestrator
 from orchestrator.emulator.daemon import control
 
 
-@dataclass(slots=True)
-class KillTimes:
-    """When the CLI, and when every local process, was killed (Unix seconds); None: never."""
-
-    cli_at: float | None = None
-    local_at: float | None = None
-
-
 def unclaimed_s(bills: list[dict[str, Any]], claim_ended_at: float, now: float) -> float:
     """Return the seconds that all nodes together were billed after the end of the claim; `now` ends open bills."""
-    unclaimed = 0.0
-    for bill in bills:
-        until = now if bill["until"] is None else bill["until"]
-        unclaimed += max(0.0, until - max(claim_ended_at, bill["since"]))
-    return unclaimed
+    times = ((bill["since"], now if bill["until"] is None else bill["until"]) for bill in bills)
+    return sum((max(0.0, until - max(claim_ended_at, since)) for since, until in times), 0.0)
 
 
-def ended_by(deletes: list[dict[str, Any]], bills: list[dict[str, Any]], killed: KillTimes) -> str:
+def ended_by(
+    deletes: list[dict[str, Any]], bills: list[dict[str, Any]], cli_at: float | None, local_at: float | None
+) -> str:
     """Return what sent the last delete that the API accepted before the end: CLI, guardian, watchdog, gc or nothing.
 
+    `cli_at`, `local_at`: when the CLI, and when every local process, was killed (Unix seconds); None: never.
     The request log distinguishes VMs from clients; clients differ by what was still running to send the call.
     """
     until = {bill["name"].rpartition("/")[2]: bill["until"] for bill in bills}
@@ -55,9 +46,9 @@ def ended_by(deletes: list[dict[str, Any]], bills: list[dict[str, Any]], killed:
     last = max(accepted, key=lambda row: row["at"])
     if last["caller"] == "vm":
         return "watchdog"
-    if killed.local_at is not None and last["at"] > killed.local_at:
+    if local_at is not None and last["at"] > local_at:
         return "gc"
-    return "guardian" if killed.cli_at is not None and last["at"] > killed.cli_at else "CLI"
+    return "guardian" if cli_at is not None and last["at"] > cli_at else "CLI"
 
 
 PATIENCE_S = 45.0  # for the preparation of a disaster, to which no promise applies
@@ -85,7 +76,8 @@ class Sandbox:
 
     def __init__(self, directory: Path, *, speed: float, settings: dict[str, Any], stop: threading.Event) -> None:
         self.directory, self.speed, self.stop = directory, speed, stop
-        self.killed = KillTimes()
+        self.cli_killed_at: float | None = None
+        self.all_killed_at: float | None = None
         self.claim_ended_at: float | None = None
         self.ports: set[int] = set()  # on which workers listened
         self._settings = settings
@@ -199,13 +191,13 @@ class Sandbox:
         self._end_claim()
         self._processes[0].kill()
         self._processes[0].wait()
-        self.killed.cli_at = time.time()
+        self.cli_killed_at = time.time()
 
     def kill_everything_local(self) -> None:
         """Kill every local process, as a power cut does; the guardian first, which must not notice the end of the CLI."""
         self._end_claim()
         self._kill_local()
-        self.killed.cli_at = self.killed.local_at = time.time()
+        self.cli_killed_at = self.all_killed_at = time.time()
 
     def let_the_job_end(self) -> None:
         """Let the job end with exit code 0."""

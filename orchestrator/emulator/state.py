@@ -109,8 +109,11 @@ class Store:
         if not self.is_ours():
             return
         where = self._archive.append(state)
-        text = json.dumps(live_state(state) | {"archive": where}, separators=(",", ":"), default=as_fields)
-        self._write(STATE, text)
+        # All that may still change.
+        operations = [dump_operation(each) for each in state.operations.values() if each.ended_at is None]
+        live = {"operations": operations, "bills": [bill for bill in state.meter.bills if bill.until is None]}
+        rows = state.dump_rest() | live | {"archive": where}
+        self._write(STATE, json.dumps(rows, separators=(",", ":"), default=as_fields))
         self._archive.drop_old()
 
     def publish_endpoint(self, url: str) -> None:
@@ -212,13 +215,6 @@ def _ended(state: CloudState, known: set[Key]) -> Iterator[tuple[Key, dict[str, 
     for bill in state.meter.bills:
         if bill.until is not None and (bill.uid, bill.since) not in known:
             yield (bill.uid, bill.since), {"bill": asdict(bill)}
-
-
-def live_state(state: CloudState) -> dict[str, Any]:
-    """Return all that may still change, for the state file and `json.dumps(default=as_fields)`."""
-    operations = [dump_operation(operation) for operation in state.operations.values() if operation.ended_at is None]
-    bills = [bill for bill in state.meter.bills if bill.until is None]
-    return state.dump_rest() | {"operations": operations, "bills": bills}
 
 
 def restored(data: dict[str, Any], directory: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -179,16 +180,14 @@ class _Try:
 
     def __init__(self, once: Callable[[_Try], str | None]) -> None:
         self._once = once
-        self._done = threading.Event()
+        self._end: Future[str | None] = Future()
         self._connects_since: float | None = None
         self._left_behind = False
-        self._problem: str | None = None
-        self._error: BaseException | None = None
 
     def outcome(self, left_s: Callable[[], float]) -> str | None:
         """Run it; return what it returns, or raise what it raises: Lasting once `left_s` is over."""
         threading.Thread(target=self._run, name="storage", daemon=True).start()
-        while not self._done.wait(LOOK_S):
+        while not wait([self._end], LOOK_S).done:
             since = self._connects_since
             if left_s() <= 0:
                 self._left_behind = True
@@ -196,9 +195,7 @@ class _Try:
             if since is not None and time.monotonic() - since >= CONNECT_S:
                 self._left_behind = True
                 raise Transient(f"no connection in {CONNECT_S:.0f} s")
-        if self._error is not None:
-            raise self._error
-        return self._problem
+        return self._end.result()
 
     def connected(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
         """Connect. In the thread of the try, which ends here if it was left behind meanwhile."""
@@ -213,10 +210,9 @@ class _Try:
 
     def _run(self) -> None:
         try:
-            self._problem = self._once(self)
+            self._end.set_result(self._once(self))
         except BaseException as error:  # `outcome` raises it
-            self._error = error
-        self._done.set()
+            self._end.set_exception(error)
 
 
 def object_of(bucket: str, name: str) -> str:

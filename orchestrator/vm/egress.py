@@ -137,10 +137,7 @@ def _try_all(places: list[Place], environment: Mapping[str, str]) -> list[str]:
         thread.start()
     for thread in threads:  # one that waits for a name server may never end
         thread.join(max(deadline - time.monotonic(), 0.0))
-    found = dict(problems)
-    return [
-        f"{host}:{port} ({found[scheme, host, port]})" for scheme, host, port in places if (scheme, host, port) in found
-    ]
+    return [f"{host}:{port} ({why})" for (_, host, port), why in dict(problems).items()]
 
 
 def _problem(place: Place, environment: Mapping[str, str]) -> str | None:

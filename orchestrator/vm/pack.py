@@ -36,13 +36,9 @@ OF_THE_KERNEL = ("/proc/", "/sys/")  # no file on a disk: reading it may wait fo
 class PackRefused(Exception):
     """Why a file is not packed."""
 
-    harmless = False
-
 
 class NoFile(PackRefused):
-    """Why there is nothing to pack."""
-
-    harmless = True
+    """Why there is nothing to pack, which is harmless."""
 
 
 def pack() -> None:
@@ -166,7 +162,8 @@ class _Index:
                 raise PackRefused("the pattern leads out of the work directory")
             return {"path": name, **self._measured(path)}
         except PackRefused as refusal:
-            return dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
+            harmless = {"harmless": True} if isinstance(refusal, NoFile) else {}
+            return {"path": name, "why": str(refusal), **harmless}
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -300,15 +300,12 @@ class Supervisor:
         rc = None if status is None else 128 + died_of if died_of is not None else os.WEXITSTATUS(status)
         unreachable = self._unreachable() if rc and not stopped else []
         os.fsync(self.log)
-        log_size = os.fstat(self.log).st_size
+        log_size, disk = os.fstat(self.log).st_size, os.statvfs(self.phase.dir)
         ended: dict[str, Any] = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
         clock = {"boot": boot_id(), "ended_boot_s": boot_s()}
-        ended.update(clock, rc=rc, signal=died_of, stopped=stopped, unreachable=unreachable, disk_full=self._is_full())
+        is_full = disk.f_bavail * disk.f_frsize < FULL_BYTES
+        ended.update(clock, rc=rc, signal=died_of, stopped=stopped, unreachable=unreachable, disk_full=is_full)
         self.phase.write("exit.json", ended)
-
-    def _is_full(self) -> bool:
-        disk = os.statvfs(self.phase.dir)
-        return disk.f_bavail * disk.f_frsize < FULL_BYTES
 
     def _unreachable(self) -> list[str]:
         """Return the servers that a setup which has failed cannot download from; [] if it failed for another reason."""

@@ -14,7 +14,7 @@ from orchestrator.core.lease import cloud_api as claim_timings
 from orchestrator.core.lease.cloud_api import GOOGLE
 from orchestrator.core.text.units import parse_duration
 from orchestrator.drill.runner import DISASTERS, Disaster, Finding
-from orchestrator.drill.sandbox import KillTimes, ended_by, unclaimed_s
+from orchestrator.drill.sandbox import ended_by, unclaimed_s
 from orchestrator.emulator.faults.fault import read
 from orchestrator.promises import PROMISES
 from tests import ROOT
@@ -148,21 +148,21 @@ def test_only_what_is_billed_after_the_end_of_the_claim_counts(bills: list[Any],
 
 
 @pytest.mark.parametrize(("deletes", "killed", "ended"), [
-    ([delete(125)], KillTimes(), "CLI"), ([delete(125)], KillTimes(cli_at=120), "guardian"),
-    ([delete(125)], KillTimes(cli_at=120, local_at=120), "gc"),
-    ([delete(125, "vm")], KillTimes(cli_at=120, local_at=120), "watchdog"),
-    ([delete(119), delete(125)], KillTimes(cli_at=120), "guardian"),  # the delete of the CLI had no effect
-    ([delete(125, "vm", 403)], KillTimes(), "nothing"),
-    ([delete(125, "vm", None)], KillTimes(), "nothing"),  # no reply
-    ([delete(125, "vm", 404, NODE + "-probe")], KillTimes(), "nothing"),
-    ([delete(125), delete(135, "vm")], KillTimes(), "CLI"),  # after the slice was absent
-    ([], KillTimes(), "nothing"),
+    ([delete(125)], (None, None), "CLI"), ([delete(125)], (120, None), "guardian"),
+    ([delete(125)], (120, 120), "gc"),
+    ([delete(125, "vm")], (120, 120), "watchdog"),
+    ([delete(119), delete(125)], (120, None), "guardian"),  # the delete of the CLI had no effect
+    ([delete(125, "vm", 403)], (None, None), "nothing"),
+    ([delete(125, "vm", None)], (None, None), "nothing"),  # no reply
+    ([delete(125, "vm", 404, NODE + "-probe")], (None, None), "nothing"),
+    ([delete(125), delete(135, "vm")], (None, None), "CLI"),  # after the slice was absent
+    ([], (None, None), "nothing"),
 ])  # fmt: skip
 def test_the_sender_of_the_last_accepted_delete_ended_it(
-    deletes: list[dict[str, Any]], killed: KillTimes, ended: str
+    deletes: list[dict[str, Any]], killed: tuple[float | None, float | None], ended: str
 ) -> None:
-    assert ended_by(deletes, [bill(100, 130)], killed) == ended
+    assert ended_by(deletes, [bill(100, 130)], *killed) == ended
 
 
 def test_nothing_ended_a_slice_that_is_still_there() -> None:
-    assert ended_by([delete(125)], [bill(100, None)], KillTimes()) == "nothing"
+    assert ended_by([delete(125)], [bill(100, None)], None, None) == "nothing"

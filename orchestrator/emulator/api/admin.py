@@ -120,7 +120,6 @@ class Admin(Api):
     @route("PATCH", "/_emulator/settings")
     async def patch_settings(self, call: ApiCall) -> Json:
         _apply(self.state, _read_settings(await call.body()))
-        self.driver.changed()
         return asdict(self.state.settings)
 
     @route("GET", "/_emulator/processes")
@@ -151,7 +150,6 @@ class Admin(Api):
         """Replace the present rehearsal as a whole; DELETE: make everything unlimited again, without faults. Settings stay."""
         data = await call.body() if call.request.method == "PUT" else {}
         rehearse(self.state, data, self.driver.clock())
-        self.driver.changed()
         return dump(self.state)
 
     @route("GET", "/_emulator/capacity")
@@ -171,13 +169,11 @@ class Admin(Api):
         body = await call.body()
         rows = body["capacity"] if list(body) == ["capacity"] else [body]
         add_capacity(self.state, rows, self.driver.clock())
-        self.driver.changed()
         return await self.get_capacity(call)
 
     @route("DELETE", "/_emulator/capacity")
     async def clear_capacity(self, call: ApiCall) -> Json:
         self.state.supply.capacity = []
-        self.driver.changed()
         return await self.get_capacity(call)
 
     # --- faults, and the request log ------------------------------------------------------------------------------------
@@ -192,7 +188,6 @@ class Admin(Api):
         data = await call.body()
         rows = check_list("faults", data["faults"]) if list(data) == ["faults"] else [data]
         added = self.state.faults.add_all(rows, self.driver.clock())
-        self.driver.changed()
         return {"faults": [fault.as_json() for fault in added]}
 
     @route("DELETE", "/_emulator/faults")
@@ -202,7 +197,6 @@ class Admin(Api):
         count = self.state.faults.clear(None if name is None else [name])
         if name is not None and not count:
             raise ApiError("NOT_FOUND", f'There is no fault "{name}".')
-        self.driver.changed()
         return {"cleared": count}
 
     @route("GET", "/_emulator/requests")
@@ -237,7 +231,6 @@ class Admin(Api):
                 self.state.set_state(node.name, str(body.get("state", "")), now, _seconds(body, "lasts_s"))
             case "worker":
                 await self._worker(node, body.get("worker"), body.get("condition"))
-        self.driver.changed()
         return {"name": node.name, "uid": node.uid, "state": node.state}
 
     async def _worker(self, node: Node, index: Any, condition: Any) -> None:

@@ -142,8 +142,12 @@ class Api:
         if (version := request.match_info.get("version")) is not None:  # of Cloud TPU
             check(method_of(request), version, request.query)
         reply = await handler(ApiCall(request))
-        if isinstance(reply, OperationRecord):
+        is_own = (
+            operation is None and request.method != "GET"
+        )  # of the daemon's own paths, of which most change something
+        if is_own or isinstance(reply, OperationRecord):
             self.driver.changed()
+        if isinstance(reply, OperationRecord):
             reply = operation_json(reply, request.match_info["version"])
         return reply if isinstance(reply, web.StreamResponse) else web.json_response(reply)
 

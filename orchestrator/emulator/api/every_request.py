@@ -227,19 +227,16 @@ async def _with_faults(
     request: web.Request, handler: Handler, decision: Decision, operation: str
 ) -> web.StreamResponse:
     await asyncio.sleep(decision.slow_s)
-    response = await _without_faults(request, handler) if decision.takes_effect else None
+    response: web.StreamResponse | None = None
+    if decision.takes_effect:
+        try:
+            response = await handler(request)
+        except ApiError as error:  # the API's own reply, too
+            response = web.json_response(error.body(), status=error.http)
     if decision.reply is not None:
         response = await _faulty(request, response, decision.reply, operation)
     assert response is not None, "a call that does not take effect has a faulty reply"
     return response
-
-
-async def _without_faults(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Return the API's own reply, refusals included."""
-    try:
-        return await handler(request)
-    except ApiError as error:
-        return web.json_response(error.body(), status=error.http)
 
 
 async def _faulty(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -21,8 +21,7 @@ from orchestrator.emulator.plain_data import check_value
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import transcoding
 
-if TYPE_CHECKING:
-    from orchestrator.emulator.api.grpc_server import GrpcServer
+STOP_GRACE_S = 0.2  # for calls under way
 
 
 class GrpcApi(Api):
@@ -30,13 +29,14 @@ class GrpcApi(Api):
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
-        self._server: GrpcServer | None = None
+        self._server: Any = None  # of grpc.aio
+        self._port = 0
         self._starting = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
 
     @route("GET", "/_emulator/grpc")
     async def status(self, call: ApiCall) -> Json:
-        return {"target": self._server.target if self._server else None}
+        return {"target": f"127.0.0.1:{self._port}" if self._server else None}
 
     @route("POST", "/_emulator/grpc")
     async def start(self, call: ApiCall) -> Json:
@@ -44,19 +44,19 @@ class GrpcApi(Api):
         port = check_value("port", (await call.body()).get("port", 0), int, most=65535)
         async with self._starting:
             if self._server is None:
-                self._server = await self._start(port)
-        if port not in (0, self._server.port):
-            raise ApiError("FAILED_PRECONDITION", f"The gRPC server runs at {self._server.target} already.")
+                await self._start(port)
+        if port not in (0, self._port):
+            raise ApiError("FAILED_PRECONDITION", f"The gRPC server runs at 127.0.0.1:{self._port} already.")
         return await self.status(call)
 
     async def close(self) -> None:
         """Stop the server, if it runs."""
         if self._server is not None:
-            await self._server.stop()
+            await self._server.stop(STOP_GRACE_S)
         if self._session is not None:
             await self._session.close()
 
-    async def _start(self, port: int) -> GrpcServer:
+    async def _start(self, port: int) -> None:
         server_module = await asyncio.to_thread(importlib.import_module, "orchestrator.emulator.api.grpc_server")
         # A connection for each call: on a reused one aiohttp would repeat a call that a fault cut off.
         self._session = aiohttp.ClientSession(
@@ -65,11 +65,10 @@ class GrpcApi(Api):
             timeout=aiohttp.ClientTimeout(total=None),
         )
         try:
-            server: GrpcServer = await server_module.GrpcServer.listening(port, self.answer)
-        except server_module.PortTaken as error:
+            self._server, self._port = await server_module.started(port, self.answer)
+        except ApiError:
             await self._session.close()
-            raise ApiError("FAILED_PRECONDITION", str(error)) from None
-        return server
+            raise
 
     async def answer(
         self, service: str, method: str, request: dict[str, Any], headers: dict[str, str]

@@ -25,48 +25,23 @@ Answer = Callable[[str, str, dict[str, Any], dict[str, str]], Awaitable[dict[str
 # What authentication reads. gRPC's server for asyncio does not pass on :authority, only a `host` beside it.
 HEADERS = ("authorization", "origin", "host")
 CODES = {code.value[0]: code for code in grpc.StatusCode}
-STOP_GRACE_S = 0.2
 
 
-class PortTaken(RuntimeError):
-    """The port is in use."""
-
-
-class GrpcServer:
-    """A running server on loopback."""
-
-    def __init__(self, server: Any, port: int) -> None:
-        self._server, self.port = server, port
-
-    @property
-    def target(self) -> str:
-        """HOST:PORT, for a gRPC channel."""
-        return f"127.0.0.1:{self.port}"
-
-    @classmethod
-    async def listening(cls, port: int, answer: Answer) -> GrpcServer:
-        """Start a server that replies with what `answer` returns. Raises PortTaken."""
-        # Without the option, gRPC shares its port with other processes.
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        server.add_generic_rpc_handlers(
-            tuple(
-                grpc.method_handlers_generic_handler(
-                    service, {method: _handled(service, method, answer) for method in rules}
-                )
-                for service, rules in transcoding.RULES.items()
-            )
-        )
-        try:
-            bound = server.add_insecure_port(f"127.0.0.1:{port}")
-        except RuntimeError as error:
-            raise PortTaken(f"Port {port} of 127.0.0.1 is not available: {error}") from None
-        await server.start()
-        log.info("gRPC at 127.0.0.1:%d", bound)
-        return cls(server, bound)
-
-    async def stop(self) -> None:
-        """Stop the server; calls under way get STOP_GRACE_S seconds."""
-        await self._server.stop(STOP_GRACE_S)
+async def started(port: int, answer: Answer) -> tuple[Any, int]:
+    """Start a server on loopback that replies with what `answer` returns; return it and its port. Raises ApiError."""
+    # Without the option, gRPC shares its port with other processes.
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    for service, rules in transcoding.RULES.items():
+        handlers = {method: _handled(service, method, answer) for method in rules}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    try:
+        bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    except RuntimeError as error:
+        text = f"Port {port} of 127.0.0.1 is not available: {error}"
+        raise ApiError("FAILED_PRECONDITION", text) from None
+    await server.start()
+    log.info("gRPC at 127.0.0.1:%d", bound)
+    return server, bound
 
 
 def _handled(service: str, method: str, answer: Answer) -> Any:

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -262,9 +262,6 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self._faults)
 
-    def __iter__(self) -> Iterator[Fault]:
-        return iter(self._faults.values())
-
     def add(self, data: object, now: float) -> Fault:
         """Add a fault from its JSON. The times of its `when` count from `now`. Raises BadData."""
         return self.add_all([data], now)[0]
@@ -291,8 +288,6 @@ class Faults:
         `name` is the full name of a node, a queued resource or a place, `state` the state of that node or queued resource;
         `caller` is "client" or "vm".
         """
-        if not self._faults:
-            return NO_FAULT
         parts = name.split("/")
         zone = parts[3] if len(parts) > 3 else "-"
         node = parts[5] if len(parts) > 5 and parts[4] in ("nodes", "queuedResources") else None
@@ -312,7 +307,7 @@ class Faults:
 def _decision(met: list[Fault]) -> Decision:
     reply = next((fault for fault in met if fault.role is Role.REPLY), None)
     takes_effect = reply is None or reply.takes_effect
-    effect = next((fault for fault in met if fault.role is Role.EFFECT), None) if takes_effect else None
+    effect = next((fault for fault in met if takes_effect and fault.role is Role.EFFECT), None)
     modifiers = [fault for fault in met if fault.role is Role.MODIFIER]
     applied = [*modifiers, *(fault for fault in (effect, reply) if fault is not None)]
     for fault in applied:

@@ -126,10 +126,9 @@ class NodeTransitions:
 
     def shortage(self, demands: list[Demand], besides: Node | None = None) -> ApiError | None:
         """Return why there is no capacity for these now; None: there is."""
-        if self.settings.no_capacity:
-            for demand in demands:
-                if demand.tier != RESERVED and not self.settings.has_capacity(demand.zone, demand.accelerator_type):
-                    return api_errors.no_capacity(demand.zone)
+        for demand in demands:
+            if demand.tier != RESERVED and not self.settings.has_capacity(demand.zone, demand.accelerator_type):
+                return api_errors.no_capacity(demand.zone)
         if not self.supply.capacity and not self.supply.reservations:
             return None
         return self.supply.shortage(demands, self.demands_on(besides), self.now)
@@ -261,10 +260,7 @@ class History:
 
     def note(self, node: Node, now: float) -> None:
         """Record the present state and spec. Specs are replaced, never changed in place, so no copy is needed."""
-        changes = self._changes.get(node.uid)
-        if changes is None:
-            changes = self._changes[node.uid] = deque(maxlen=CHANGES_KEPT)
-        changes.append((now, node.state, node.spec))
+        self._changes.setdefault(node.uid, deque(maxlen=CHANGES_KEPT)).append((now, node.state, node.spec))
 
     def note_removal(self, node: Node, now: float) -> None:
         """Record that a node is absent from now on."""

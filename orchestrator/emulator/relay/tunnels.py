@@ -130,18 +130,17 @@ class Link:
 
     async def send_data(self, content: bytes) -> None:
         """Send what the fault lets through. Raises Severed, ConnectionError."""
-        kind = self.fault.kind if self.fault else None
-        if kind in (SILENT, CUT, CLOSE):
-            assert self.fault is not None, "it has a kind"
-            left = int(self.fault.parameters["after_bytes"]) - self.sent
+        fault = self.fault
+        if fault is not None and fault.kind in (SILENT, CUT, CLOSE):
+            left = int(fault.parameters["after_bytes"]) - self.sent
             if len(content) > left:
                 if left > 0:
                     await self._send(content[:left])
-                if kind == SILENT:
+                if fault.kind == SILENT:
                     await asyncio.Event().wait()
-                raise Severed(int(self.fault.parameters["close_code"]) if kind == CLOSE else None)
-        if kind == SLOW and self.fault is not None:
-            await asyncio.sleep(len(content) / float(self.fault.parameters["bytes_per_s"]))
+                raise Severed(int(fault.parameters["close_code"]) if fault.kind == CLOSE else None)
+        if fault is not None and fault.kind == SLOW:
+            await asyncio.sleep(len(content) / float(fault.parameters["bytes_per_s"]))
         await self._send(content)
 
     async def _send(self, content: bytes) -> None:

@@ -160,7 +160,7 @@ class Driver:
             hosts = SliceHosts(node, self.vms / node.uid, self.account, self, self.pythons)
             self.hosts[node.uid] = hosts
         log.info("%s: hosts %s -> %s", node.name, node.power, target)
-        await self.worker_faults.close(node.uid)
+        self.worker_faults.close(node.uid)
         addresses = None
         if target is Power.ON:
             addresses = await hosts.on(self.state.settings.lend_torch)

@@ -245,7 +245,9 @@ class MetadataServer:
     async def _reply(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             return web.Response(text="Missing Metadata-Flavor:Google header.\n", status=403, headers=FLAVOR)
-        if not _is_own_process(request):
+        # A process of the emulator's own user, and no web page.
+        is_ours = request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket"))
+        if not is_ours or not requests.is_local_program(request, names=NAMES):
             return web.Response(text="Only programs of this worker may read this.\n", status=403, headers=FLAVOR)
         if request.path == "/":
             return web.Response(text="computeMetadata/\n", headers=FLAVOR)
@@ -308,13 +310,6 @@ class MetadataServer:
         self.cloud.changed()
         await self.cloud.saved()
         return web.Response(headers=FLAVOR)
-
-
-def _is_own_process(request: web.BaseRequest) -> bool:
-    """Return whether a process of the emulator's own user sent the request, and no web page."""
-    if not requests.is_local_program(request, names=NAMES):
-        return False
-    return request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket"))
 
 
 def _refused(status: int, why: str) -> web.Response:

@@ -22,7 +22,6 @@ import shutil
 import sys
 import sysconfig
 import threading
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +87,8 @@ def make(place: Path, lent: Sequence[LentPackages]) -> None:
     venv.EnvBuilder(clear=True, symlinks=True).create(place)
     to_others = place / LENT / f"python{sys.version_info.major}.{sys.version_info.minor}"
     to_others.mkdir(parents=True)
-    if uv := _uv():
+    # That of PATH, or the one beside tpujob.
+    if uv := shutil.which("uv") or shutil.which("uv", path=sysconfig.get_path("scripts")):
         (place / "bin" / "uv").symlink_to(uv)
     for one in lent:
         (to_others / one.name).symlink_to(one.metadata)
@@ -163,17 +163,13 @@ def _pip(directory: Path) -> LentPackages:
     found = _with_requirements(["pip"])
     wheel = None if found else _bundled_pip()
     if wheel is not None:
-        return _lent("pip", _unpacked(directory, wheel), scripts)
+        unpack = functools.partial(shutil.unpack_archive, wheel, format="zip")
+        return _lent("pip", _complete(directory / wheel.stem, unpack), scripts)
     if not found:
         log.warning(
             "this Python has neither pip nor ensurepip, so emulated workers have no pip; install one of the two"
         )
     return _lent("pip", _linked(directory, "pip", found), scripts)
-
-
-def _uv() -> str | None:
-    """Return the uv of this machine: that of PATH, or the one beside tpujob."""
-    return shutil.which("uv") or shutil.which("uv", path=sysconfig.get_path("scripts"))
 
 
 def _lent(name: str, directory: Path, scripts: Mapping[str, str]) -> LentPackages:
@@ -251,14 +247,6 @@ def _links(root: Path, files: Collection[str], under: str = "") -> Iterator[str]
             yield from _links(root, files, f"{under}{name}/")
         elif path.exists():
             yield under + name
-
-
-def _unpacked(directory: Path, wheel: Path) -> Path:
-    def fill(draft: Path) -> None:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(draft)
-
-    return _complete(directory / wheel.stem, fill)
 
 
 def _complete(place: Path, fill: Callable[[Path], object]) -> Path:

@@ -170,12 +170,8 @@ LOOPBACK = ("localhost", "127.0.0.1")  # of the worker, and so of this machine
 
 def authorized_keys(ssh_keys: str, user: str) -> set[str]:
     """Return the keys (base64) that metadata `ssh-keys` allow for `user`: lines `user:ssh-ed25519 AAAA… comment`."""
-    keys = set()
-    for line in ssh_keys.splitlines():
-        name, _, key = line.strip().partition(":")
-        if name == user and len(parts := key.split()) >= 2:
-            keys.add(parts[1])
-    return keys
+    lines = (line.strip().partition(":") for line in ssh_keys.splitlines())
+    return {parts[1] for name, _, key in lines if name == user and len(parts := key.split()) >= 2}
 
 
 class SshServer:

@@ -13,7 +13,7 @@ import contextlib
 import os
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,7 +128,7 @@ class Worker:
             "TPUJOB_EMULATED_CHIPS": str(self.chips),
             "TPUJOB_TPU_API": self.account.url,
             "TPUJOB_EMULATED_TRAINING": str(self.directory / TRAINING / "bin"),
-            processes.MARKER: marker(self.node),
+            processes.MARKER: f"{self.node.project}/{self.node.zone}/{self.node.node_id}/{self.node.uid}",
             **{name: os.environ[name] for name in CERTIFICATES if os.environ.get(name)},
         }
         if not reach.has_route_out(self.node.spec, self.cloud.state.settings):
@@ -195,11 +195,6 @@ class SliceHosts:
         return [worker.boot(script) for worker in self.workers]
 
 
-def marker(node: Node) -> str:
-    """Return the value of the environment variable that marks the processes of a node's VMs."""
-    return f"{node.project}/{node.zone}/{node.node_id}/{node.uid}"
-
-
 WELL, REFUSING, SILENT, FROZEN, UPGRADING = "well", "refusing", "silent", "frozen", "upgrading"
 STOP_TIMEOUT_S = 60.0
 MARK = "frozen"  # a file in the directory of a frozen worker
@@ -222,7 +217,7 @@ class WorkerFaults:
     """The faults of all workers."""
 
     def __init__(self) -> None:
-        self._silent: dict[tuple[str, int], _SilentPort] = {}  # by uid and worker
+        self._silent: dict[tuple[str, int], Callable[[], None]] = {}  # what ends it, by uid and worker
 
     async def set(self, hosts: SliceHosts, index: int, condition: str) -> None:
         """Put a worker into a condition, whatever the present one is. Raises TimeoutError."""
@@ -255,17 +250,16 @@ class WorkerFaults:
             mark.unlink()
             _resume(processes.find(uid, directory))
 
-    async def close(self, uid: str) -> None:
+    def close(self, uid: str) -> None:
         """Close the silent ports of a node, before its hosts go off."""
         for key in [key for key in self._silent if key[0] == uid]:
-            await self._silent.pop(key).end()
+            self._silent.pop(key)()
 
     async def _reset(self, worker: Worker, ssh: SshServer, port: int) -> None:
         for path in _package_tools(worker):
             path.unlink(missing_ok=True)
-        silent_port = self._silent.pop((worker.node.uid, worker.index), None)
-        if silent_port is not None:
-            await silent_port.end()
+        if (close := self._silent.pop((worker.node.uid, worker.index), None)) is not None:
+            close()
         if (mark := worker.directory / MARK).exists():
             await asyncio.to_thread(lambda: _resume(_processes_of(worker)))
             mark.unlink()
@@ -275,35 +269,28 @@ class WorkerFaults:
             await ssh.open(port)
 
     async def _silence(self, worker: Worker, port: int) -> None:
-        self._silent[worker.node.uid, worker.index] = await _SilentPort.at(port)
+        self._silent[worker.node.uid, worker.index] = await _silent_port(port)
 
 
-class _SilentPort:
-    """A port on loopback that accepts connections and never sends anything."""
+async def _silent_port(port: int) -> Callable[[], None]:
+    """Open a port on loopback that accepts connections and never sends anything. Return what closes it and them."""
+    writers: set[asyncio.StreamWriter] = set()
 
-    def __init__(self) -> None:
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
-
-    @classmethod
-    async def at(cls, port: int) -> _SilentPort:
-        silent_port = cls()
-        silent_port._server = await asyncio.start_server(silent_port._accept, "127.0.0.1", port)
-        return silent_port
-
-    async def end(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
         with contextlib.suppress(ConnectionError):
             while await reader.read(1 << 16):
                 continue
         writer.close()
-        self._writers.discard(writer)
+        writers.discard(writer)
+
+    def close() -> None:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", port)
+    return close
 
 
 def _package_tools(worker: Worker) -> list[Path]:

@@ -78,10 +78,9 @@ def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, An
 def guest_attributes_json(hosts: Sequence[HostRecord], workers: Sequence[str], query: str) -> dict[str, Any]:
     """Return one entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
     by_name = {str(index): host for index, host in enumerate(hosts)}
-    named = [by_name[w] for w in workers if w in by_name]
-    all_workers = not [w for w in workers if w]  # gcloud sends [""] for all
+    shown = [by_name[w] for w in workers if w in by_name] if any(workers) else hosts  # gcloud sends [""] for all
     entries = []
-    for host in hosts if all_workers else named:
+    for host in shown:
         items = []
         for path, value in sorted(host.attributes.items()):
             namespace, _, key = path.partition("/")

@@ -138,19 +138,9 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
 
 def _request_line(row: dict[str, Any]) -> str:
     notes = [row["note"]] if row.get("note") else []  # a daemon of an older tpujob has none
-    return "\t".join(
-        (_clock(row["at"]), row["caller"], _outcome(row), row["method"], row["path"], *row["faults"], *notes)
-    )
-
-
-def _outcome(row: dict[str, Any]) -> str:
-    if row["status"] is not None:
-        return str(row["status"])
-    return "..." if row["seconds"] is None else "no reply"
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S.%f")[:-3]  # local time
+    at = datetime.fromtimestamp(row["at"]).strftime("%H:%M:%S.%f")[:-3]  # local time
+    outcome = str(row["status"] or ("..." if row["seconds"] is None else "no reply"))
+    return "\t".join((at, row["caller"], outcome, row["method"], row["path"], *row["faults"], *notes))
 
 
 Node = Annotated[str, Argument(help="The node's id, or its full name.", autocompletion=completion.nodes)]
