@@ -1,4 +1,4 @@
-"""docs/your-own-script.md: the files of the page, and its commands, section by section, with the real CLI."""
+"""What docs/your-own-script.md, sweeps.md, preemption.md and teams-and-ci.md show works: files and commands, by the CLI."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import pytest
 
 from tests import ROOT
 from tests.cli_fixture import Cli
+from tests.waiting import until
 from tests.wheels import stand_in
 
 PAGE = (ROOT / "docs" / "your-own-script.md").read_text(encoding="utf-8")
@@ -19,13 +20,22 @@ FILE = re.compile(r"^```\w*\n# (?P<name>[\w/]+\.\w+)\n(?P<text>.*?)^```$", re.MU
 COMMANDS = re.compile(r"^```sh\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 START = "To try it without a Google Cloud project"
 
-pytestmark = [pytest.mark.torch, pytest.mark.exhaustive]
+pytestmark = pytest.mark.exhaustive
 
 
 def commands(section: str) -> list[str]:
     """Return the blocks of commands below a heading of the page, in order."""
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
     return [found["text"] for found in COMMANDS.finditer(text)]
+
+
+def program_of(cli: Cli) -> Path:
+    """Return a directory with a program `tpujob`."""
+    programs = cli.directory / "bin"
+    programs.mkdir()
+    (programs / "tpujob").write_text(f'#!/bin/sh\nexec {shlex.join(cli.program)} "$@"\n')
+    (programs / "tpujob").chmod(0o755)
+    return programs
 
 
 class Reader:
@@ -39,10 +49,7 @@ class Reader:
             path.write_text(found["text"])
         requirements = self.directory / "requirements.txt"
         requirements.write_text(requirements.read_text().replace("[tpu]", ""))  # as the page says
-        self._bin = cli.directory / "bin"
-        self._bin.mkdir()
-        (self._bin / "tpujob").write_text(f'#!/bin/sh\nexec {shlex.join(cli.program)} "$@"\n')
-        (self._bin / "tpujob").chmod(0o755)
+        self._bin = program_of(cli)
         (lent,) = COMMANDS.findall(PAGE.split(START)[1].split("\n## ")[0])
         self.types(lent)
 
@@ -80,6 +87,7 @@ def last_line(path: Path) -> dict[str, float]:
     return dict(json.loads(path.read_text().splitlines()[-1]))
 
 
+@pytest.mark.torch
 def test_one_run_of_a_script_without_a_job_file(reader: Reader) -> None:
     run, look = commands("One run")
     reader.types(run)
@@ -89,6 +97,7 @@ def test_one_run_of_a_script_without_a_job_file(reader: Reader) -> None:
     assert reader.cli.alive() == []
 
 
+@pytest.mark.torch
 def test_init_writes_a_job_file_that_plans_and_runs(reader: Reader) -> None:
     (block,) = commands("A job file")
     said = reader.types(block)
@@ -96,6 +105,7 @@ def test_init_writes_a_job_file_that_plans_and_runs(reader: Reader) -> None:
     assert reader.cli.alive() == []
 
 
+@pytest.mark.torch
 def test_a_sweep_of_six_runs_over_two_slices_and_ends_in_one_table(reader: Reader) -> None:
     (block,) = commands("A sweep")
     said = reader.types(block)
@@ -106,6 +116,7 @@ def test_a_sweep_of_six_runs_over_two_slices_and_ends_in_one_table(reader: Reade
     assert all("accuracy" in run["metrics"] and "loss" in run["metrics"] for run in compared["runs"])
 
 
+@pytest.mark.torch
 def test_a_preempted_run_goes_on_where_its_checkpoint_was(reader: Reader) -> None:
     run, preempt = commands("A preemption")
     process = reader.starts(run)
@@ -131,6 +142,7 @@ def test_a_preempted_run_goes_on_where_its_checkpoint_was(reader: Reader) -> Non
     assert reader.cli.lived() == 2 and reader.cli.alive() == []
 
 
+@pytest.mark.torch
 @pytest.mark.timeout(900)  # its bytes are hashed on both sides, on a machine that may be busy
 def test_a_sparse_checkpoint_of_seven_gigabytes_is_collected_and_stays_sparse(reader: Reader) -> None:
     (block,) = commands("A large checkpoint")
@@ -141,6 +153,7 @@ def test_a_sparse_checkpoint_of_seven_gigabytes_is_collected_and_stays_sparse(re
     assert reader.cli.alive() == []
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("example", "module", "package", "script", "longer"), [
     ("jax", "jax", "jax-0.9", "jax/train_jax.py", "--steps 400"),
     ("keras-tpustrategy", "tensorflow", "tensorflow_tpu-2.19.1", "keras/train_keras.py", "--epochs 4"),
@@ -168,3 +181,55 @@ def test_the_examples_of_other_frameworks_run_have_figures_and_resume(
     steps = [json.loads(line)["step"] for line in after.splitlines()]
     assert steps == sorted(set(steps)), "no step was done twice"
     assert all(isinstance(json.loads(line)["loss"], float) for line in after.splitlines())
+
+
+def files_of(page: str, cli: Cli) -> Path:
+    """Return a directory with the files that the page shows."""
+    directory = cli.directory / "project"
+    directory.mkdir()
+    for found in FILE.finditer((ROOT / "docs" / page).read_text(encoding="utf-8")):
+        (directory / found["name"]).write_text(found["text"])
+    return directory
+
+
+def test_the_sweep_of_the_page_is_compared_over_its_seeds(cli: Cli) -> None:
+    files_of("sweeps.md", cli)
+    swept = cli("run", "project/sweep.yaml")
+    assert (swept.returncode, cli.lived(), cli.alive()) == (0, 2, []), swept.text
+    table = cli("compare", "lr-sweep", "--over", "seed").stdout.splitlines()
+    assert table[:2] == ["lr\t0.01\t0.03\t0.1", "runs\t2\t2\t2"]
+    assert table[2] == "loss\t0.8329 ± 0.0071\t0.5588 ± 0.0071\t0.1366 ± 0.0071"
+    again = cli("run", "project/sweep.yaml")
+    assert (again.returncode, cli.lived()) == (0, 2), "what succeeded is not run again"
+
+
+def test_the_script_of_the_page_goes_on_after_a_preemption(cli: Cli) -> None:
+    files_of("preemption.md", cli)
+    process = cli.start("run", "project/spot.yaml")
+    cli.until("starting after step 0", process)
+    (node,) = (row["node"] for row in json.loads(cli("status", "--json").stdout)["slices"])
+    until(lambda: any(cli.emulator_directory.glob("vms/**/artifacts/checkpoint.json")), "a checkpoint")
+    # Long enough on any machine: the script saves its work and ends, which ends the slice, too.
+    assert cli("emulator", "preempt", node, "--notice", "1h").returncode == 0
+    printed, said = process.communicate()
+    assert process.returncode == 0, said
+    (step,) = re.findall(r"restart +attempt 2 goes on at step (\d+), saved", said)
+    assert int(step) >= 10 and f"worker0 | starting after step {step}\n" in printed
+    shown = cli.only_run()
+    assert [row["cause"] for row in shown["attempts"]] == ["preempted", None]
+    checkpoint = json.loads((Path(shown["directory"]) / "worker0/artifacts/checkpoint.json").read_text())
+    assert (checkpoint["step"], cli.alive()) == (300, [])
+
+
+def test_the_tests_of_the_page_pass(cli: Cli) -> None:
+    directory = files_of("teams-and-ci.md", cli)
+    (directory / "job.yaml").write_text("tpu: {accelerator: v5e-8, zone: us-central1-a}\ncommand: echo trained\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "test_job.py"],
+        cwd=directory,
+        env={**os.environ, **cli.env, "PATH": f"{program_of(cli)}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import machine
+from tests.faults import bounds
 from tests.faults.bounds import Bounds
 
 NOW = time.time()
@@ -15,7 +15,7 @@ NOW = time.time()
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "measured"
     path.write_text("")
-    monkeypatch.setattr(machine, "_measured", lambda: path)
+    monkeypatch.setattr(bounds, "_measured", lambda: path)
     monkeypatch.setattr(time, "time", lambda: NOW)
     return path
 
@@ -27,13 +27,13 @@ def write(path: Path, *rows: tuple[float, float]) -> None:
 
 def test_a_quiet_machine_makes_no_bound_longer(measured: Path) -> None:
     write(measured, *((ago, 0.02) for ago in range(20, 0, -1)), (0.1, 0.02))
-    assert machine.slowness(NOW - 20) == 1.0
+    assert bounds.slowness(NOW - 20) == 1.0
 
 
 def test_a_machine_on_which_work_takes_five_times_as_long_makes_them_five_times_as_long(measured: Path) -> None:
-    write(measured, *((ago, 5 * machine.QUIET_S) for ago in range(30, 20, -1)), (0.1, 0.02))
-    assert machine.slowness(NOW - 30) == pytest.approx(5.0)
-    assert machine.slowness(NOW - 15) == 1.0, "that was before"
+    write(measured, *((ago, 5 * bounds.QUIET_S) for ago in range(30, 20, -1)), (0.1, 0.02))
+    assert bounds.slowness(NOW - 30) == pytest.approx(5.0)
+    assert bounds.slowness(NOW - 15) == 1.0, "that was before"
     slow, quiet = Bounds(30, 0, 5.0), Bounds(30, 0)
     assert slow.guardian() == pytest.approx(5 * quiet.guardian())
     assert slow.watchdog() - quiet.watchdog() == pytest.approx(4 * (quiet.seconds("watchdog") - 20 / 30 + 2.0)), (
@@ -42,16 +42,16 @@ def test_a_machine_on_which_work_takes_five_times_as_long_makes_them_five_times_
 
 
 def test_a_measure_that_does_not_end_counts_for_as_long_as_it_takes(measured: Path) -> None:
-    write(measured, (machine.PAUSE_S + 10 * machine.QUIET_S, 0.02))
-    assert machine.slowness(NOW - 0.1) == pytest.approx(10.0)
+    write(measured, (bounds.PAUSE_S + 10 * bounds.QUIET_S, 0.02))
+    assert bounds.slowness(NOW - 0.1) == pytest.approx(10.0)
 
 
 def test_a_line_that_is_being_written_does_not_count_yet(measured: Path) -> None:
     write(measured, (0.1, 0.02))
     measured.write_text(measured.read_text() + "17")
-    assert machine.slowness(NOW - 1) == 1.0
+    assert bounds.slowness(NOW - 1) == 1.0
 
 
 def test_this_machine_is_measured() -> None:
-    machine.begin()
-    assert machine.slowness(time.time() - 60) >= 1.0
+    bounds.begin()
+    assert bounds.slowness(time.time() - 60) >= 1.0

@@ -24,7 +24,7 @@ import psutil
 from orchestrator.core.lease.guest_reports import problem, read_watchdogs
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
-from tests.faults import bounds, machine
+from tests.faults import bounds
 from tests.faults.bounds import Bounds
 from tests.waiting import HANG_S, until
 
@@ -100,7 +100,7 @@ class World(Cli):
 
     @classmethod
     def make(cls, directory: Path, *, speed: float = SPEED, delete_s: float = 0.0, **settings: Any) -> World:
-        machine.begin()
+        bounds.begin()
         directory.mkdir(parents=True)
         env = sandbox(directory) | {"TPUJOB_EMULATED_SPEED": f"{speed:g}", "TPUJOB_GUARDIAN": "on"}
         world = cls(directory, env, speed=speed, delete_s=delete_s)
@@ -110,7 +110,7 @@ class World(Cli):
     @property
     def bounds(self) -> Bounds:
         """Return the bounds on this machine, with its slowness during the last minute."""
-        return Bounds(self.speed, self.delete_s, machine.slowness(time.time() - LATELY_S))
+        return Bounds(self.speed, self.delete_s, bounds.slowness(time.time() - LATELY_S))
 
     # -- commands --
 

@@ -19,9 +19,9 @@ from tests.places.ground import Job
 from tests.places.simulated_grounds import SimulatedJobSet
 from tests.places.test_promises import nothing_is_left
 from tests.simulation.model.cluster import Cluster
+from tests.simulation.model.cluster_client import SimPods
 from tests.simulation.model.cluster_world import ClusterWorld
 from tests.simulation.model.faults import FOREVER
-from tests.simulation.model.pods import SimPods
 from tests.simulation.scenarios import clusters
 
 QUEUED, STARTING, RUNNING = 1.0, 6.0, 30.0  # seconds after the start

@@ -24,7 +24,7 @@ from orchestrator.core.lease.run_and_attempt import (
 from orchestrator.errors import UnknownLease
 from tests.leases import lease_and_request
 from tests.ledgers import LedgerInMemory
-from tests.simulation.model.ledger import InMemoryLedger
+from tests.simulation.model.machine import InMemoryLedger
 
 LEASE, _ = lease_and_request()
 RUN = RunRecord("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")

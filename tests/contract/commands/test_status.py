@@ -17,8 +17,8 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.places.tpu.api.calls import ApiReply
 from tests.cli_fixture import Tpujob
 from tests.contract.commands.test_gc import make
-from tests.unit.test_import_cost import MAIN, heavy, imported
 from tests.unit.test_imports import is_within
+from tests.unit.test_shipped_python import MAIN, heavy, imported
 from tests.waiting import until
 
 ZONE = "us-central1-a"

@@ -11,8 +11,7 @@ from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
 from tests.simulation.model.cluster import Cluster, ClusterPlan
-from tests.simulation.model.cluster_client import CLOCK, ClusterClient
-from tests.simulation.model.pods import SimPods
+from tests.simulation.model.cluster_client import CLOCK, ClusterClient, SimPods
 from tests.simulation.model.world import Layers, Result, World
 from tests.simulation.oracle.clusters import ClusterOracle
 

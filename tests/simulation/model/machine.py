@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orchestrator.core.lease import lease as leases
+from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.access import NO_RULES
+from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled
 from orchestrator.engine.effects.base import OpenAttempts, OpenLeases, Program
+from orchestrator.engine.guardian.loop import guardian_loop
 from orchestrator.engine.leases import server_time
 from orchestrator.engine.leases.recover import close_attempts, overdue, recover
-from orchestrator.errors import TpujobError
-from orchestrator.ledger.clocks import Clocks
-from tests.simulation.model.guardian import Guardian
-from tests.simulation.model.ledger import InMemoryLedger
+from orchestrator.errors import TpujobError, UnknownLease, UnknownRun
+from orchestrator.ledger.clocks import Anchor, Clocks
+from orchestrator.ledger.file import LedgerUnavailable
 from tests.simulation.model.process import Process
 from tests.simulation.model.scheduled_faults import after_restart
 from tests.simulation.model.timeline import Clock
+from tests.simulation.oracle.invariants import Invariant
 
 if TYPE_CHECKING:
     from tests.simulation.model.world import World
+
 
 T = TypeVar("T")
 RECOVERY_S = 20.0  # what a command spends on older teardowns (client/session.py)
@@ -171,3 +177,156 @@ class Machine:
         self.world.log("the ledger is deleted")
         self.ledger = InMemoryLedger(self.world.oracle.on_lease_change)
         self.clocks = Clocks(self.ledger, self.clock)
+
+
+WAKE_S, START_S = 0.02, 0.2
+BUDGET_S = 3600.0  # client/guarantee/recovery.py
+
+
+class Guardian:
+    def __init__(self, machine: Machine, command: Process) -> None:
+        self.machine, self.command, self.world = machine, command, machine.world
+        self.name = f"guardian of {command.name}"
+        self.alive = True
+        self.killed_at: float | None = None
+        self.process: Process | None = None
+        self.child: Process | None = None
+
+    def wake(self) -> None:
+        """The pipe was closed: the command ended."""
+        if self.alive and self.machine.on:
+            self.machine.timeline.after(WAKE_S, self._start)
+
+    def _start(self) -> None:
+        if self.alive:
+            self.process = self.machine.run(self.name, guardian_loop(), role="guardian loop", on_exit=self._left)
+            if self.process is not None:
+                self.process.guardian = self
+
+    def kill(self) -> None:
+        """Kill the guardian and the recovery that it started."""
+        if not self.alive:
+            return
+        self.killed_at, self.alive = self.machine.timeline.now, False
+        if self.process is None:
+            self.world.log(f"{self.name} is killed before it woke")
+        for process in (self.process, self.child):
+            if process is not None:
+                process.kill()
+
+    def _left(self, process: Process) -> None:
+        self.alive = False
+        if process.error is not None and not process.killed:
+            self.world.violated(Invariant.NO_BUG, f"{self.name} ended with {process.error!r}")
+
+    # -- effects of the guardian's program -----------------------------------------------------------------------------
+
+    def recover(self, loop_process: Process, token: int) -> None:
+        self.machine.timeline.after(START_S, self._recover, loop_process, token)
+
+    def _recover(self, loop_process: Process, token: int) -> None:
+        pass
+
+        if not loop_process.alive:
+            return
+
+        def ended(_: Process) -> None:
+            self.child = None
+            loop_process.answer_later(0.01, token, None, None)
+
+        program: Any = command(self.world, None, budget_s=BUDGET_S, look=False)
+        self.child = self.machine.run(f"recovery by the {self.name}", program, role="guardian", on_exit=ended)
+
+    def take_lock(self, loop_process: Process) -> bool:
+        return loop_process.locks.lock("guardian")
+
+
+Heard = Callable[[LeaseEvent, Lease | None, Lease], None]
+
+
+class InMemoryLedger:
+    """A `Ledger` in memory: the production transitions on dictionaries; `test_ledger.py` checks that SQLite does the same.
+
+    It calls `heard` with each committed change of a lease: event, lease before, lease after. Faults: a full disk refuses
+    every write; a lost ledger is a new one.
+    """
+
+    def __init__(self, heard: Heard | None = None) -> None:
+        self.leases: dict[str, Lease] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.runs: set[str] = set()
+        self.anchors: dict[str, Anchor] = {}
+        self.heard = heard
+        self.full = False  # is the disk full?
+
+    def record(self, *events: LeaseEvent | AttemptEvent) -> None:
+        if self.full:
+            raise LedgerUnavailable("the ledger cannot be used: database or disk is full")
+        new_runs: set[str] = set()
+        new_leases: dict[str, Lease] = {}
+        new_attempts: dict[str, Attempt] = {}
+        changes: list[tuple[LeaseEvent, Lease | None, Lease]] = []
+        queue = list(events)
+        while queue:
+            event = queue.pop(0)
+            match event:
+                case Intent(lease=lease):
+                    attempts.check_not_canceled(self._last_attempt(lease.run, new_attempts), event)
+                    if lease.id in self.leases or lease.id in new_leases:
+                        raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: lease.id")
+                    new_leases[lease.id] = lease
+                    changes.append((event, None, lease))
+                case Began(run=run, attempt=attempt):
+                    attempts.check_not_canceled(self._last_attempt(run.id, new_attempts), event)
+                    new_runs.add(run.id)
+                    new_attempts[attempt.id] = attempt
+                case RunCanceled(run_id=run_id):
+                    last = self._last_attempt(run_id, new_attempts)
+                    if last is None:
+                        raise UnknownRun(f"there is no run {run_id!r}")
+                    every = {**self.leases, **new_leases}.values()
+                    of_run = sorted((a for a in every if a.open and a.run == run_id), key=lambda a: a.created_at)
+                    queue[:0] = attempts.events_of_cancel(event, last, of_run)
+                case attempts.AttemptChange():
+                    before_attempt = new_attempts.get(event.attempt_id) or self.attempt(event.attempt_id)
+                    after_attempt = new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
+                    if after_attempt.lease_id not in {None, *self.leases, *new_leases}:
+                        raise LedgerUnavailable("the ledger cannot be used: FOREIGN KEY constraint failed")
+                case _:
+                    before = new_leases.get(event.lease_id) or self.lease(event.lease_id)
+                    after = new_leases[event.lease_id] = leases.apply(before, event)
+                    changes.append((event, before, after))
+        self.leases |= new_leases
+        self.runs |= new_runs
+        self.attempts |= new_attempts
+        if self.heard is not None:
+            for change in changes:
+                self.heard(*change)
+
+    def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
+        before = self.anchors.get(cloud)
+        after = change(before, [lease for lease in self.open_leases() if lease.cloud == cloud])
+        if not self.full:
+            self.anchors[cloud] = after
+        return after
+
+    def lease(self, lease_id: str) -> Lease:
+        try:
+            return self.leases[lease_id]
+        except KeyError:
+            raise UnknownLease(f"there is no lease {lease_id!r}") from None
+
+    def _last_attempt(self, run: str | None, new: dict[str, Attempt]) -> Attempt | None:
+        return next((each for each in reversed(list({**self.attempts, **new}.values())) if each.run_id == run), None)
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        try:
+            return self.attempts[attempt_id]
+        except KeyError:
+            raise UnknownRun(f"there is no attempt {attempt_id!r}") from None
+
+    def open_leases(self) -> list[Lease]:
+        return sorted((lease for lease in self.leases.values() if lease.open), key=lambda lease: lease.created_at)
+
+    def attempts_open(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts.values() if not attempt.state.ended]

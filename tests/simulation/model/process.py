@@ -19,12 +19,10 @@ from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.errors import CloudError, Interrupted
 from orchestrator.ledger.clocks import Clocks
 from tests.simulation.model.cloud_client import CALLS
-from tests.simulation.model.ledger import InMemoryLedger
 
 if TYPE_CHECKING:
     from tests.simulation.model.fleet import SimCrew
-    from tests.simulation.model.guardian import Guardian
-    from tests.simulation.model.machine import Machine
+    from tests.simulation.model.machine import Guardian, InMemoryLedger, Machine
 
 MICRO_S = 1e-4
 ARM_S = 0.05

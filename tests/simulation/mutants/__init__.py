@@ -3,32 +3,15 @@
 Importing the package registers them all. Imported by the tests of the simulation only.
 """
 
-from tests.simulation.mutants import (
-    absence,
-    capacity,
-    claims,
-    clocks,
-    clusters,
-    deadlines,
-    everywhere,
-    gc,
-    intent,
-    logins,
-    recovery,
-    watchdog,
-)
+from tests.simulation.mutants import absence, capacity, clusters, deadlines, everywhere, gc, logins, watchdog
 
 __all__ = [
     "absence",
     "capacity",
-    "claims",
-    "clocks",
     "clusters",
     "deadlines",
     "everywhere",
     "gc",
-    "intent",
     "logins",
-    "recovery",
     "watchdog",
 ]

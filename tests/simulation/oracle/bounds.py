@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.scheduled_faults import guardians_killed_at
-from tests.simulation.oracle.deadlines import deadline_of
+from tests.simulation.oracle.claims import deadline_of
 from tests.simulation.oracle.disturbances import (
     broken_until,
     clock_uncertainty_s,

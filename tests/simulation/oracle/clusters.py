@@ -13,8 +13,8 @@ from orchestrator.core.lease.lease import Detached, Down, Gone, Intent, Lease, L
 from orchestrator.errors import DeadlineExceeded, Interrupted
 from orchestrator.run.progress import Outcome
 from tests.simulation.model.faults import TIMEOUT_S
-from tests.simulation.model.guardian import BUDGET_S
 from tests.simulation.model.jobsets import JobSet, Owned, Pod
+from tests.simulation.model.machine import BUDGET_S
 from tests.simulation.model.scheduled_faults import guardians_killed_at
 from tests.simulation.oracle.bounds import Allowance
 from tests.simulation.oracle.disturbances import finish, overlap, was_disturbed

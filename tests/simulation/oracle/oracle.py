@@ -21,9 +21,18 @@ from orchestrator.core.lease.lease import (
     Ready,
 )
 from orchestrator.emulator.model.records import Node, QueuedResource
-from tests.simulation.oracle import bounds, deadlines, disturbances, periods
-from tests.simulation.oracle.claim_end import DEADLINE, LOST_RACE, certainly_claimed, claim_end
-from tests.simulation.oracle.claims import FOREVER, Claim, Resource, is_ours, labels_of
+from tests.simulation.oracle import bounds, claims, disturbances, periods
+from tests.simulation.oracle.claims import (
+    DEADLINE,
+    FOREVER,
+    LOST_RACE,
+    Claim,
+    Resource,
+    certainly_claimed,
+    claim_end,
+    is_ours,
+    labels_of,
+)
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.oracle.logins import LoginOracle
 
@@ -305,7 +314,7 @@ class Oracle:
                 max(lease.deadline - lease.created_at, claim.certain_life_s or 0.0),
                 claim.certain_life_s,
             )
-            in_time = sure_s is None or now < claim.drafted_at[lease.id] + sure_s - deadlines.stop_margin_s(sure_s)
+            in_time = sure_s is None or now < claim.drafted_at[lease.id] + sure_s - claims.stop_margin_s(sure_s)
             claim.certain_life_s = claim.life_s if in_time else sure_s  # otherwise its job is being stopped already
             if claim.kept != lease.id or claim.hold_until is None:
                 return

@@ -21,7 +21,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.rows import SweepRecord
 from tests import ROOT
 from tests.leases import lease_and_request
-from tests.unit.test_import_cost import CLOUD_AND_SSH, MAIN, SCIENCE, heavy, imported
+from tests.unit.test_shipped_python import CLOUD_AND_SSH, MAIN, SCIENCE, heavy, imported
 
 LEAVES = [name for name, command in COMMANDS.items() if not command.is_group]
 

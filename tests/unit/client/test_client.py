@@ -47,8 +47,8 @@ from orchestrator.settings import Target
 from tests import ROOT
 from tests.forked import Child, in_thread
 from tests.unit.engine.runtime.test_interpreter import hangs
-from tests.unit.test_import_cost import heavy, imported
 from tests.unit.test_imports import imports, is_within, read
+from tests.unit.test_shipped_python import heavy, imported
 from tests.waiting import HANG_S
 
 SLICE: dict[str, Any] = {"accelerator": "v5litepod-8"}

@@ -1,20 +1,32 @@
-"""What ends a run besides its own success, and that its slice ends with it."""
+"""What ends a run besides its own success, and what each worker of it says until then; and that its slice ends with it.
+
+A cancel at every effect: tests/simulation/test_crash_sweep.py.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.core.lease.lease import Down, LeaseState, Purpose
-from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.engine.effects.base import StoodStill
+from orchestrator.core.lease.lease import Down, Intent, LeaseState, NotAllowed, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, RunRecord, WorkerEnd
+from orchestrator.engine.effects.base import Report, StoodStill
+from orchestrator.engine.leases.standing import record_cancel
 from orchestrator.errors import AuthError, Canceled, DeadlineExceeded, PayloadFailed, Unreachable, Vanished
 from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.places.place import End, Standing
+from orchestrator.places.tpu.traits import TRAITS as OF_TPU
+from orchestrator.places.vms.stay import VmStay
+from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.remote.fleet.port import FleetStatus
 from orchestrator.run import finish
-from tests.leases import ZONE, queued
-from tests.simulation.model.bench import CAN, Bench, asking, held, job
+from orchestrator.run.monitor import SETTLE_S, Silence, monitor
+from tests.leases import ZONE, lease_and_request, queued
+from tests.simulation.model.bench import CAN, Bench, asking, created, held, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.fleet import SimCollection, SimFleet
 from tests.simulation.model.process import Process
@@ -212,3 +224,152 @@ def test_the_end_of_a_long_job_is_announced_twice_and_that_of_a_short_one_never(
     other.lasts_s = 1e6
     other.ran(replace(job(other), max_duration_s=900))
     assert not any(line.startswith("limit ") for line in other.told)
+
+
+def test_a_canceled_run_gets_no_lease_and_no_attempt(world: Bench) -> None:
+    prepared = job(world, zones=("us-central1-a", "us-east5-a"))
+    first, second = (draft.lease for draft in prepared.stay.drafts)
+    world.ledger.record(Began(prepared.run, prepared.attempt), Intent(first))
+    world.drive(record_cancel(prepared.run.id))
+    assert world.names.index("StartGuardian") < world.names.index("Record"), "it goes on if this process is killed"
+    assert world.ledger.lease(first.id).state is LeaseState.DOWN
+    with pytest.raises(NotAllowed, match="was canceled"):
+        world.ledger.record(Intent(second))
+    with pytest.raises(NotAllowed, match="was canceled"):
+        world.ledger.record(Began(prepared.run, Attempt("0123456789-2", prepared.run.id)))
+
+
+def workers(*heard_at: float, state: WorkerState = WorkerState.RUNNING) -> list[WorkerStatus]:
+    return [WorkerStatus(index, state, 0.0, 0, heard_at=at) for index, at in enumerate(heard_at)]
+
+
+def test_a_silent_worker_is_named_within_ten_seconds_and_again_at_30_60_and_300() -> None:
+    silence = Silence()
+    told = {at: text for at in range(0, 600, 2) for text in silence.news(workers(at, 0.0, at), at)}
+    assert list(told) == [8, 30, 60, 300]
+    assert told[8] == "waiting for worker1 (1 of 3): nothing came for 8 s; the job may go on there"
+
+
+def test_workers_that_become_silent_together_are_named_together() -> None:
+    assert Silence().news(workers(0.0, 1.5, 60.0), 8.0) == [
+        "waiting for worker0 and worker1 (2 of 3): nothing came for 8 s; the job may go on there"
+    ]
+
+
+def test_a_worker_that_becomes_silent_later_is_named_with_those_before_it() -> None:
+    silence = Silence()
+    silence.news(workers(0.0, 20.0), 20.0)
+    assert silence.news(workers(0.0, 20.0), 24.0) == []
+    assert silence.news(workers(0.0, 20.0), 28.0) == [
+        "waiting for worker0 and worker1 (2 of 2): nothing came for 28 s; the job may go on there"
+    ]
+
+
+def test_a_worker_that_is_back_is_told_and_is_named_anew_when_it_is_silent_again() -> None:
+    silence = Silence()
+    silence.news(workers(0.0), 8.0)
+    assert silence.news(workers(9.0), 10.0) == ["worker0 answers again"]
+    assert silence.news(workers(9.0), 12.0) == []
+    assert silence.news(workers(9.0), 17.0) == [
+        "waiting for worker0 (1 of 1): nothing came for 8 s; the job may go on there"
+    ]
+
+
+def test_a_worker_that_has_ended_is_not_silent() -> None:
+    assert Silence().news(workers(0.0, state=WorkerState.EXITED), 100.0) == []
+
+
+@dataclass
+class Ends:
+    """Workers whose phase ends so many seconds after the start with a code; None: it ends only when it is stopped."""
+
+    world: Bench
+    plan: dict[int, tuple[float, int] | None]
+    stopped_at: float | None = None
+    disk_full: tuple[int, ...] = ()  # the workers on which it is
+    wakes_at: float = 0.0  # seconds after the start; nothing is told before
+    began: float = 0.0
+
+    def wait(self, timeout_s: float) -> FleetStatus:
+        times = [self.began + max(end[0], self.wakes_at) for end in self.plan.values() if end is not None]
+        coming = [at for at in times if at > self.world.time]
+        self.world.time = min([self.world.time + timeout_s, *coming])
+        return FleetStatus(tuple(self._status(index, end) for index, end in self.plan.items()))
+
+    def _status(self, index: int, end: tuple[float, int] | None) -> WorkerStatus:
+        if end is not None and self.began + end[0] <= min(self.world.time, self.stopped_at or self.world.time):
+            at, rc = self.began + end[0], end[1]
+            return WorkerStatus(index, WorkerState.EXITED, at, 0, rc, disk_full=index in self.disk_full)
+        if self.stopped_at is not None:
+            return WorkerStatus(index, WorkerState.EXITED, self.stopped_at, 0, 143, stopped=True)
+        return WorkerStatus(index, WorkerState.RUNNING, self.began, 0)
+
+    def stop(self, grace_s: float) -> None:
+        self.stopped_at = self.world.time
+
+
+def follow(world: Bench, fleet: Any, between: Callable[[Bench], None] | None = None) -> None:
+    lease = created(world, lease_and_request(now=world.time), ready=True)
+    fleet.began = world.time
+    run = RunRecord("7q2mabcdef", "mnist", "job.yaml", "emulated", world.time, "runs/x")
+    at = Standing(lease, world.time, End(world.time + 3600), world.time)
+    world.drive(monitor(VmStay(OF_TPU), at, fleet, "main", run), between=between)
+
+
+def told(world: Bench) -> list[WorkerEnd]:
+    return [each.about for each in world.effects if isinstance(each, Report) and isinstance(each.about, WorkerEnd)]
+
+
+def test_workers_that_fail_one_after_the_other_are_all_heard(world: Bench) -> None:
+    fleet = Ends(world, {index: (10 + index / 64, 1) for index in range(64)})
+    with pytest.raises(PayloadFailed) as raised:
+        follow(world, fleet)
+    assert raised.value.message == "the job failed on 64 workers, first on worker0 with code 1"
+    assert raised.value.hint == "`tpujob logs 7q2mabcdef --worker 0` prints what worker0 wrote"
+    assert raised.value.workers == tuple(told(world)) == tuple(WorkerEnd(index, 1) for index in range(64))
+    assert fleet.stopped_at is None
+
+
+def test_the_first_worker_that_failed_is_the_same_in_the_error_the_hint_and_the_reports(world: Bench) -> None:
+    ends = {index: (10 + index / 64, 1) for index in range(16)} | {3: (9.5, 1), 4: (9.0, 1), 7: (9.0, 1), 0: (8.0, 0)}
+    fleet = Ends(world, dict(ends), disk_full=(3, 4), wakes_at=30.0)  # all are heard of together
+    with pytest.raises(PayloadFailed) as raised:
+        follow(world, fleet)
+    assert raised.value.message == "the job failed on 15 workers, first on worker4 with code 1"
+    logs = "`tpujob logs 7q2mabcdef --worker 4` prints what worker4 wrote"
+    assert raised.value.hint == f"the disk of worker4 is full; {logs}"
+    assert [end.worker for end in told(world) if end.failed][:3] == [4, 7, 3], "by time, then by index"
+
+
+def test_a_worker_that_hangs_is_stopped_soon_after_the_first_failure(world: Bench) -> None:
+    fleet = Ends(world, {0: None, 1: (10, 3), 2: (11, 0)})
+    with pytest.raises(PayloadFailed, match="the job failed on worker1 with code 3") as raised:
+        follow(world, fleet)
+    assert fleet.stopped_at == pytest.approx(fleet.began + 10 + SETTLE_S)
+    assert raised.value.workers == (WorkerEnd(0, 143, stopped=True), WorkerEnd(1, 3), WorkerEnd(2, 0))
+    assert [end.worker for end in told(world)] == [1, 2, 0], "each as soon as it is known"
+
+
+def test_an_end_is_reported_once_while_the_others_go_on(world: Bench) -> None:
+    follow(world, Ends(world, {0: (1, 0), 1: (200, 0)}))
+    assert told(world) == [WorkerEnd(0, 0), WorkerEnd(1, 0)]
+
+
+def test_a_worker_from_which_nothing_comes_is_named_within_ten_seconds(world: Bench) -> None:
+    told: list[tuple[float, str]] = []
+
+    class Silent(Ends):
+        def wait(self, timeout_s: float) -> FleetStatus:
+            first, second = super().wait(timeout_s).workers
+            return FleetStatus((first, replace(second, heard_at=self.began)))
+
+    def note(world: Bench) -> None:
+        if isinstance(line := world.effects[-1], Report) and line.stage == "ssh":
+            told.append((world.time - fleet.began, line.text))
+
+    fleet = Silent(world, {0: (40, 0), 1: (40, 0)})
+    follow(world, fleet, note)
+    (first_s, first), (_, again) = told
+    assert 8 <= first_s <= 10
+    assert first == "waiting for worker1 (1 of 2): nothing came for 8 s; the job may go on there"
+    assert again.startswith("waiting for worker1 (1 of 2): nothing came for 30 s")

@@ -17,8 +17,8 @@ from orchestrator.client.slices import relay
 from orchestrator.client.slices.relay import carry
 from orchestrator.places.desk import Emulator
 from orchestrator.places.vms.reach import RELAY, relay_argv
-from tests.unit.test_import_cost import heavy, imported
 from tests.unit.test_imports import is_within
+from tests.unit.test_shipped_python import heavy, imported
 from tests.waiting import HANG_S
 
 MEGABYTE = random.Random(3).randbytes(1 << 20)

@@ -1,4 +1,7 @@
-"""Release: what proves that a slice is gone, and what does not."""
+"""Release: what proves that a slice is gone, and what does not; and what a recovery leaves alone.
+
+A death and a signal at every effect: tests/simulation/test_crash_sweep.py.
+"""
 
 import math
 from dataclasses import replace
@@ -7,15 +10,17 @@ import pytest
 
 from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceView
-from orchestrator.core.lease.lease import Intent, Lease, Sent
+from orchestrator.core.lease.lease import Held, Intent, Lease, Sent
 from orchestrator.engine.effects.cloud import ListSlices
+from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnavailable
 from tests.leases import lease_and_request, queued
-from tests.simulation.model.bench import CAN, Bench, created
+from tests.simulation.model.bench import CAN, Bench, Crash, created, held
 from tests.simulation.model.cloud_client import CloudClient
+from tests.simulation.model.process import ProcessLocks
 
 
 def a_slice(world: Bench, n: int = 0) -> Lease:
@@ -140,3 +145,32 @@ def test_an_operation_that_may_create_the_slice_or_its_request_delays_the_proof(
 
 def test_without_leases_there_is_nothing_to_release(world: Bench) -> None:
     assert world.drive(release_all([], CAN, budget_s=600)) == [] and world.effects == []
+
+
+def test_recovery_skips_leases_that_were_held_since_they_were_judged(
+    world: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = held(world, for_s=60.0)
+    world.time += 61.0
+    lock = ProcessLocks.lock
+
+    def held_meanwhile(locks: ProcessLocks, lease_id: str) -> bool:
+        world.ledger.record(Held(lease.id, world.time, world.time + 3600.0))
+        return lock(locks, lease_id)
+
+    monkeypatch.setattr(ProcessLocks, "lock", held_meanwhile)
+    assert world.drive(recover("emulated", CAN, budget_s=60)) == []
+    assert len(world.nodes) == 1
+
+
+@pytest.mark.parametrize(("cloud", "purpose"), [("google", "run"), ("emulated", "lent")])
+def test_recovery_never_touches_a_lease_of_another_cloud_or_with_a_word_of_a_newer_tpujob(
+    world: Bench, cloud: str, purpose: str
+) -> None:
+    with pytest.raises(Crash):
+        world.ran(killed_at=344)
+    world.ledger._db.execute("update lease set purpose = ?", (purpose,))
+    world.drive(close_attempts())
+    assert bool(world.ledger.attempts_open()) is (purpose == "lent"), "that one says how its attempt ends, too"
+    assert world.drive(recover(cloud, CAN, budget_s=60)) == []
+    assert len(world.nodes) == 1
