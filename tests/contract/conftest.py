@@ -1,4 +1,4 @@
-"""Faults of the shared emulator."""
+"""Faults of the shared emulator, and operations of the API, as tpujob's own clients follow them."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import Cloud, Operation
 from orchestrator.emulator.daemon.control import DaemonRefused
+from orchestrator.places.tpu.api.calls import ApiCalls
 from tests.emulator_fixture import Emulator
+from tests.waiting import until
 
 Fault = Callable[..., str]
 
@@ -26,3 +29,11 @@ def fault(shared_emulator: Emulator) -> Iterator[Fault]:
     for name in added:
         with contextlib.suppress(DaemonRefused):  # the test has cleared it
             shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
+
+
+def finish(api: Cloud | ApiCalls, operation: Operation | None) -> Operation:
+    """Return the operation, once it is done."""
+    assert operation is not None
+    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
+    assert done is not None
+    return done

@@ -17,8 +17,7 @@ from orchestrator.client.client import Client
 from orchestrator.client.slices import relay
 from tests.cli_fixture import Tpujob, press
 from tests.e2e.test_access import bastion
-from tests.ports import echo, held_port, read_all, serving
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, echo, held_port, read_all, serving, until
 
 __all__ = ["bastion"]
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")

@@ -17,8 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from tests import evidence
-from tests.faults.row import ROWS, Row
-from tests.faults.world import World
+from tests.faults.world import ROWS, Row, World
 
 ALWAYS = {  # these rows of each family are in the default tier
     "death": "4c",

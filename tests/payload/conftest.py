@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.ports import held_port
+from tests.waiting import held_port
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,7 @@ from tests.places.ground import Job
 from tests.places.simulated_grounds import SimulatedJobSet
 from tests.places.test_promises import nothing_is_left
 from tests.simulation.model.cluster import Cluster
-from tests.simulation.model.cluster_client import SimPods
-from tests.simulation.model.cluster_world import ClusterWorld
+from tests.simulation.model.cluster_world import ClusterWorld, SimPods
 from tests.simulation.model.faults import FOREVER
 from tests.simulation.scenarios import clusters
 

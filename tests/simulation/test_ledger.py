@@ -22,8 +22,7 @@ from orchestrator.core.lease.run_and_attempt import (
     Tried,
 )
 from orchestrator.errors import UnknownLease
-from tests.leases import lease_and_request
-from tests.ledgers import LedgerInMemory
+from tests.leases import LedgerInMemory, lease_and_request
 from tests.simulation.model.machine import InMemoryLedger
 
 LEASE, _ = lease_and_request()

@@ -26,9 +26,8 @@ from orchestrator.vm.cloud_storage import Storage
 from orchestrator.vm.crc32c import combined, crc32c
 from orchestrator.vm.data_objects import Failed
 from tests.emulator_fixture import Emulator
-from tests.ports import held_port
 from tests.unit.places.stub_api import Request, StubApi, StubReply
-from tests.waiting import until
+from tests.waiting import held_port, until
 
 LARGE = os.urandom(5 << 20) + bytes(30 << 20) + os.urandom(5 << 20)  # of three parts, with a hole
 FILES = {"d/a": b"a" * 3_000_000, "d/sub/b": b"", "d/sub/c": b"c" * 2000, "d/large": LARGE, "other/x": b"x"}

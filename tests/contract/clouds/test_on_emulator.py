@@ -25,7 +25,7 @@ from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 from orchestrator.settings import Target
-from tests.contract.operations import finish
+from tests.contract.conftest import finish
 from tests.emulator_fixture import Emulator
 from tests.leases import lease_on
 from tests.waiting import HANG_S, until

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from orchestrator.remote.iap.relay_session import SUBPROTOCOL
-from tests.ports import serving
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, serving
 
 DAY = datetime.timedelta(days=1)
 CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"

@@ -11,8 +11,7 @@ import pytest
 
 from orchestrator.remote.fleet.on_workers import RESET
 from tests.contract.remote.fixture import MakeRoad, Slice, one, road
-from tests.ports import held_port, read_all, serving
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, held_port, read_all, serving, until
 
 __all__ = ["one", "road"]
 MEGABYTE = random.Random(6006).randbytes(1 << 20)

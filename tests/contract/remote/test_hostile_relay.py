@@ -14,9 +14,8 @@ from orchestrator.remote.ssh.piped import Piped
 from tests.contract.remote.fixture import USER, Slice, one  # noqa: F401
 from tests.contract.remote.scripted_relay import ScriptedRelay, data, resumed, scripted, sid
 from tests.contract.remote.test_dial import proxies
-from tests.ports import read_all
 from tests.unit.places.stub_api import FixedToken
-from tests.waiting import until
+from tests.waiting import read_all, until
 
 pytestmark = pytest.mark.ci
 TARGET = RelayTarget("p", "us-central1-a", "vm-0")

@@ -31,9 +31,8 @@ from tests.contract.remote.fixture import NODES, USER, Slice, one, slice_of, thr
 from tests.contract.remote.scripted_relay import ScriptedRelay, certificate, proxy, scripted
 from tests.contract.remote.scripted_relay import echo as echo_frames
 from tests.emulator_fixture import Emulator
-from tests.ports import echo, held_port, read_all, serving
 from tests.unit.places.stub_api import FixedToken
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, echo, held_port, read_all, serving, until
 
 Backend = Callable[[Callable[[socket.socket], object]], int]
 MEGABYTE = random.Random(15).randbytes(1 << 20)

@@ -29,8 +29,7 @@ from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
 from tests.contract.remote.fixture import MakeRoad, Road, Slice, four, one, road, until_ended
-from tests.ports import held_port
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, held_port, until
 
 __all__ = ["four", "one", "road"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults.row import row
-from tests.faults.world import Command, World
+from tests.faults.world import Command, World, row
 from tests.waiting import until
 
 NOTEBOOK = Path(__file__).parent.with_name("notebook.py")

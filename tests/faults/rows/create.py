@@ -3,8 +3,7 @@
 import signal
 from typing import Any
 
-from tests.faults.row import row
-from tests.faults.world import World, is_stopped
+from tests.faults.world import World, is_stopped, row
 from tests.waiting import until
 
 ONE_NODE = "this version makes one node for a run, not several slices"

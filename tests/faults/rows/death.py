@@ -2,8 +2,7 @@
 
 import time
 
-from tests.faults.row import row
-from tests.faults.world import Command, World
+from tests.faults.world import Command, World, row
 from tests.waiting import until
 
 

@@ -3,8 +3,7 @@
 import time
 from typing import Any
 
-from tests.faults.row import row
-from tests.faults.world import Command, World
+from tests.faults.world import Command, World, row
 
 IMPATIENT = {"orchestrator.engine.leases.obligations:RELEASE_S": 8.0}  # instead of ten minutes
 

@@ -7,8 +7,7 @@ import psutil
 
 from orchestrator.promises import seconds
 from tests.cli_fixture import signal_all
-from tests.faults.row import row
-from tests.faults.world import World
+from tests.faults.world import World, row
 from tests.waiting import until
 
 TTL, GRACE = seconds("ttl"), seconds("grace")  # on Google Cloud

@@ -8,8 +8,7 @@ import time
 from typing import Any
 
 from orchestrator.emulator.daemon import control
-from tests.faults.row import row
-from tests.faults.world import World
+from tests.faults.world import World, row
 from tests.waiting import until
 
 ZONE = "us-central1-a"

@@ -3,8 +3,7 @@
 import json
 import time
 
-from tests.faults.row import row
-from tests.faults.world import PATCHED, SHORT_LABEL, SPEED, World
+from tests.faults.world import PATCHED, SHORT_LABEL, SPEED, World, row
 
 VM_CLOCK = "an emulated VM has the clock of this machine; tests/unit/vm/test_watchdog.py sets it under virtual time"
 DAY_S = 86400

@@ -28,8 +28,7 @@ from orchestrator.places.vms.stay import VmStay
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
-from tests.leases import ZONE, lease_and_request
-from tests.ledgers import LedgerInMemory
+from tests.leases import ZONE, LedgerInMemory, lease_and_request
 from tests.simulation.model.cloud import ACCOUNT
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.faults import CallOutcome, FaultPlan

@@ -1,22 +1,32 @@
-"""One simulated world with a cluster in the place of Cloud TPU: the same machines, processes and faults of this side."""
+"""One simulated world with a cluster in the place of Cloud TPU, as its processes reach it, with all other parts alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from orchestrator.core.lease.cloud_api import Capabilities
+from orchestrator.core.lease.cloud_api import Capabilities, WorkerAddress
+from orchestrator.engine.effects.workers import Connect, StopPhase, WaitForWorkers
+from orchestrator.errors import CloudError, CloudUnavailable, Unreachable
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
+from orchestrator.places.gke.api.kube_api import KubeApi, Rows
+from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.remote.fleet.port import FleetStatus
+from tests.simulation.model.cloud_client import CallNeeded, Replayed
 from tests.simulation.model.cluster import Cluster, ClusterPlan
-from tests.simulation.model.cluster_client import CLOCK, ClusterClient, SimPods
+from tests.simulation.model.faults import TIMEOUT_S, TRAVEL_S, CallOutcome
+from tests.simulation.model.fleet import LOCAL_S, SimCrew
+from tests.simulation.model.jobsets import LATE, JobSet, Pod
 from tests.simulation.model.world import Layers, Result, World
 from tests.simulation.oracle.clusters import ClusterOracle
 
 if TYPE_CHECKING:
-    from tests.simulation.model.process import Process
+    from tests.simulation.model.cluster import Cluster
+    from tests.simulation.model.process import Process, Token
+
 
 GOOGLE_SPEED = 1.0  # the programs have the timings of Google Cloud on a cluster
 
@@ -122,3 +132,207 @@ class ClusterWorld(World):
 
 def _capabilities() -> Capabilities:
     return ClusterCloud(cast(Any, None)).capabilities
+
+
+class ReplayClock:
+    """Stands for the module `time` in `places.gke.api.client`. `read`: the clock of the question that is asked now."""
+
+    read: Callable[[], float] = staticmethod(lambda: 0.0)
+
+    def monotonic(self) -> float:
+        return self.read()
+
+
+CLOCK = ReplayClock()
+
+
+class ClusterClient:
+    """What a process has of the cluster."""
+
+    def __init__(self, cluster: Cluster, process: Process) -> None:
+        self.cluster, self.process = cluster, process
+        self.capabilities = process.world.capabilities
+
+    def send(self, verb: str, effect: Any, token: Token) -> None:
+        self.process.world.count_call(self.process)
+        Question(self.cluster, self.process, effect, token).advance()
+
+
+class Question(Replayed, KubeApi):
+    """One effect on the cloud: a `KubeApi` whose calls travel."""
+
+    def __init__(self, cluster: Cluster, process: Process, effect: Any, token: Token) -> None:
+        super().__init__(process, token)
+        self.server = "k8s.test"
+        self.cluster, self.effect = cluster, effect
+        self.cloud = ClusterCloud(lambda project: self)  # of the world on which the effect is performed
+        self._times: list[float] = []
+        self._read = 0
+
+    def _question(self) -> Any:
+        self._read = 0
+        CLOCK.read = self._time  # type: ignore[method-assign]
+        return self.effect.perform(self)
+
+    def _time(self) -> float:
+        if self._read == len(self._times):
+            self._times.append(self.cluster.now())
+        self._read += 1
+        return self._times[self._read - 1]
+
+    # -- KubeApi -------------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> dict[str, Any]:
+        found = self._ask("get", {"path": path})
+        assert isinstance(found, dict)
+        return found
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        found = self._ask("post", {"path": path, "body": body})
+        assert isinstance(found, dict)
+        return found
+
+    def delete(self, path: str, uid: str, *, foreground: bool = True) -> None:
+        self._ask("delete", {"path": path, "uid": uid, "foreground": foreground})
+
+    def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Rows:
+        found = self._ask("list", {"path": path, "labels": labels, "contents": contents})
+        assert isinstance(found, Rows)
+        return found
+
+    # -- one call ------------------------------------------------------------------------------------------------------
+
+    def _send(self, question: CallNeeded) -> None:
+        process, world = self.process, self.cluster.world
+        kind = question.request["path"].rpartition("/")[2] if question.call == "post" else ""
+        outcome = world.faults.outcome_of_call(f"cluster.{question.call}", "client", process.machine.edge, process)
+        if question.call == "post":
+            self._spoil(kind, outcome)
+        if not outcome.reaches:
+            assert outcome.error is not None
+            world.faults.note_failed_call(process, outcome)
+            world.timeline.after(outcome.there_s + outcome.back_s, self._heard, outcome.error)
+            return
+        if outcome.error is not None:
+            lasted = CallOutcome(0.0, min(outcome.there_s + outcome.back_s, TIMEOUT_S))
+            world.faults.note_failed_call(process, lasted)
+            world.timeline.after(lasted.back_s, self._heard, outcome.error)
+        self.cluster.under_way += question.call == "post"
+        world.timeline.after(outcome.there_s, self._arrive, question, outcome)
+        world.passes_crash_point(process)
+
+    def _spoil(self, kind: str, outcome: CallOutcome) -> None:
+        plan = self.cluster.plan
+        if not outcome.reaches or outcome.error is not None:
+            return
+        if plan.late_posts:
+            outcome.there_s, outcome.error = plan.late_posts.pop(0), CloudUnavailable("timed out")
+            outcome.back_s = TIMEOUT_S
+        elif plan.lost_posts.get(kind, 0):
+            plan.lost_posts[kind] -= 1
+            outcome.error = CloudUnavailable("connection reset")
+        else:
+            outcome.back_s += plan.slow_posts
+
+    def _arrive(self, question: CallNeeded, outcome: CallOutcome) -> None:
+        process, world = self.process, self.cluster.world
+        self.cluster.under_way -= question.call == "post"
+        self.cluster.arrives_late = outcome.there_s > TRAVEL_S
+        answer: dict[str, Any] | Rows | CloudError
+        try:
+            answer = self._answer(question)
+        except CloudError as refusal:
+            answer = refusal
+        if outcome.error is not None:
+            world.stop_when_done()
+            return
+        if not (process.alive and world.passes_crash_point(process)):
+            world.timeline.after(outcome.back_s, self._heard, answer)
+
+    def _answer(self, question: CallNeeded) -> dict[str, Any] | Rows:
+        asked, cluster = question.request, self.cluster
+        match question.call:
+            case "get":
+                return cluster.get(asked["path"])
+            case "list":
+                rows = cluster.list(asked["path"], asked["labels"])
+                if asked["contents"]:
+                    return rows
+                return Rows(tuple({"metadata": row["metadata"]} for row in rows.items), rows.server_now)
+            case "post":
+                return cluster.post(asked["path"], asked["body"])
+        process = self.process
+        cluster.delete(
+            asked["path"], asked["uid"], foreground=asked["foreground"], caller=process.role, process=process
+        )
+        return {}
+
+
+class SimPods(SimCrew):
+    """The pods of `places.gke.pods.fleet.PodFleet`."""
+
+    vm = None  # there is none
+
+    def __init__(self, process: Process, jobset: JobSet, workers: tuple[WorkerAddress, ...]) -> None:
+        super().__init__(process)
+        self.jobset, self.workers = jobset, workers
+        hosts = {each.host for each in workers}
+        self.pods = [pod for pod in jobset.pods if pod.name in hosts]
+        self._ends: dict[int, WorkerStatus] = {}
+
+    def _begin(self, token: int, effect: Any) -> None:
+        wait_s = 10.0 if type(effect) is StopPhase else LOCAL_S
+        if type(effect) is WaitForWorkers:
+            known = effect.timeout_s and any(each.failed for each in self.statuses())
+            wait_s = LOCAL_S if known else max(effect.timeout_s, LOCAL_S)
+        self.world.timeline.after(wait_s, self._do, token, effect)
+
+    @classmethod
+    def _try_connect(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
+        world, hosts = process.world, {each.host for each in effect.workers}
+        sets = world.cluster.sets  # type: ignore[attr-defined]
+        found = next((each for each in sets if hosts <= {pod.name for pod in each.pods}), None)
+        if found is not None and not world.faults.is_cut("api", process.machine.edge):
+            process.answer_later(LOCAL_S, token, cls(process, found, effect.workers), None)
+        elif world.timeline.now >= deadline:
+            process.answer_later(0.0, token, None, Unreachable("worker0: no pod is there"))
+        else:
+            process.timeline.after(1.0, cls._try_connect, process, effect, token, deadline)
+
+    def cut(self) -> bool:
+        return self.world.faults.is_cut("api", self.machine.edge)
+
+    # -- methods of the fleet ------------------------------------------------------------------------------------------
+
+    def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
+        pass
+
+    def stop(self, grace_s: float) -> None:
+        pass
+
+    def wait(self, timeout_s: float) -> FleetStatus:
+        return FleetStatus(self.statuses())
+
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        if self.cut():
+            return tuple(self._ends.get(pod.worker) or self._silent(pod) for pod in self.pods)
+        self.reached_at = self.world.timeline.now
+        return tuple(self._ends.get(pod.worker) or self._status(pod) for pod in self.pods)
+
+    def _silent(self, pod: Pod) -> WorkerStatus:
+        return WorkerStatus(pod.worker, WorkerState.UNREACHABLE, self.reached_at, 0)
+
+    def _status(self, pod: Pod) -> WorkerStatus:
+        now = self.world.timeline.now
+        if pod.ended_at is None and not pod.gone:
+            return WorkerStatus(pod.worker, WorkerState.RUNNING, now, 0)
+        if pod.gone and (pod.ended_at is None or now - pod.ended_at > 5.0):
+            made = WorkerStatus(pod.worker, WorkerState.LOST, now, 0, why="gone", detail="its pod was deleted")
+        elif pod.note == "deadline" or pod.reason == LATE:
+            made = WorkerStatus(pod.worker, WorkerState.EXITED, now, 0, 124, True, why="deadline")
+        elif pod.note == "stopped":
+            made = WorkerStatus(pod.worker, WorkerState.LOST, now, 0, why=pod.reason or "stopped")
+        else:
+            made = WorkerStatus(pod.worker, WorkerState.EXITED, now, 0, pod.rc)
+        self._ends[pod.worker] = made
+        return made

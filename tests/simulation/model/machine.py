@@ -18,8 +18,7 @@ from orchestrator.errors import TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger.clocks import Anchor, Clocks
 from orchestrator.ledger.file import LedgerUnavailable
 from tests.simulation.model.process import Process
-from tests.simulation.model.scheduled_faults import after_restart
-from tests.simulation.model.timeline import Clock
+from tests.simulation.model.scheduled_faults import Clock, after_restart
 from tests.simulation.oracle.invariants import Invariant
 
 if TYPE_CHECKING:

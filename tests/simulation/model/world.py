@@ -28,7 +28,7 @@ from tests.simulation.model.fleet import SimFleet
 from tests.simulation.model.hosts import Worker
 from tests.simulation.model.machine import Machine
 from tests.simulation.model.process import Process
-from tests.simulation.model.timeline import Timeline
+from tests.simulation.model.scheduled_faults import Timeline
 from tests.simulation.oracle.bounds import Allowance
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.oracle.oracle import Oracle

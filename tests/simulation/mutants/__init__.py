@@ -3,7 +3,7 @@
 Importing the package registers them all. Imported by the tests of the simulation only.
 """
 
-from tests.simulation.mutants import absence, capacity, clusters, deadlines, everywhere, gc, logins, watchdog
+from tests.simulation.mutants import absence, capacity, clusters, deadlines, everywhere, gc, watchdog
 
 __all__ = [
     "absence",
@@ -12,6 +12,5 @@ __all__ = [
     "deadlines",
     "everywhere",
     "gc",
-    "logins",
     "watchdog",
 ]

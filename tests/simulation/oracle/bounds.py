@@ -14,15 +14,6 @@ from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.scheduled_faults import guardians_killed_at
 from tests.simulation.oracle.claims import deadline_of
-from tests.simulation.oracle.disturbances import (
-    broken_until,
-    clock_uncertainty_s,
-    finish,
-    may_be_provisioning,
-    unreachable_for_good,
-    was_cut_off,
-    was_disturbed,
-)
 from tests.simulation.oracle.periods import (
     COLLECT_S,
     COMMAND_OWN_S,
@@ -41,7 +32,14 @@ from tests.simulation.oracle.periods import (
     SEEN_S,
     SILENT_S,
     STOP_S,
+    broken_until,
+    clock_uncertainty_s,
+    finish,
+    may_be_provisioning,
     periods,
+    unreachable_for_good,
+    was_cut_off,
+    was_disturbed,
 )
 
 if TYPE_CHECKING:

@@ -13,8 +13,18 @@ from orchestrator.emulator.model.records import Node, QueuedResource, State
 from orchestrator.engine.provision.drafts import Draft
 from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import Window
-from tests.simulation.oracle.disturbances import clock_uncertainty_s, job_was_lost, overlap, was_blind
-from tests.simulation.oracle.periods import COLLECT_S, EDGES, HAND_OVER_S, SEEN_S, SILENT_S, periods
+from tests.simulation.oracle.periods import (
+    COLLECT_S,
+    EDGES,
+    HAND_OVER_S,
+    SEEN_S,
+    SILENT_S,
+    clock_uncertainty_s,
+    job_was_lost,
+    overlap,
+    periods,
+    was_blind,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.model.hosts import NodeVms

@@ -17,7 +17,6 @@ from tests.simulation.model.jobsets import JobSet, Owned, Pod
 from tests.simulation.model.machine import BUDGET_S
 from tests.simulation.model.scheduled_faults import guardians_killed_at
 from tests.simulation.oracle.bounds import Allowance
-from tests.simulation.oracle.disturbances import finish, overlap, was_disturbed
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.oracle.periods import (
     COMMAND_OWN_S,
@@ -29,7 +28,10 @@ from tests.simulation.oracle.periods import (
     NEVER,
     POLL_MOST_S,
     RELEASE_S,
+    finish,
+    overlap,
     periods,
+    was_disturbed,
 )
 
 if TYPE_CHECKING:

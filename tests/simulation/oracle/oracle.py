@@ -21,7 +21,7 @@ from orchestrator.core.lease.lease import (
     Ready,
 )
 from orchestrator.emulator.model.records import Node, QueuedResource
-from tests.simulation.oracle import bounds, claims, disturbances, periods
+from tests.simulation.oracle import bounds, claims, periods
 from tests.simulation.oracle.claims import (
     DEADLINE,
     FOREVER,
@@ -302,7 +302,7 @@ class Oracle:
             return
         if isinstance(event, Detached):
             claim.detached_at, claim.kept = now, lease.id
-            if not disturbances.could_be_armed(self.world):
+            if not periods.could_be_armed(self.world):
                 self.violated(
                     Invariant.ARMED_HANDOVER,
                     f"{lease.name.node} is handed over to a watchdog that never can have been armed",

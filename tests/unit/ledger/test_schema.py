@@ -36,8 +36,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.rows import GcRun, SweepRecord
 from tests import ROOT
 from tests.forked import Child
-from tests.leases import lease_and_request
-from tests.ledgers import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute
+from tests.leases import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute, lease_and_request
 from tests.waiting import HANG_S
 
 

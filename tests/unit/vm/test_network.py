@@ -15,9 +15,8 @@ import pytest
 
 from orchestrator.vm import cloud_storage, egress, upload
 from orchestrator.vm.cloud_storage import ACCOUNT_PATH, TOO_LONG, Storage, Transient
-from tests.ports import held_port, serving
 from tests.unit.places.stub_api import Request, StubApi, StubReply
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, held_port, serving, until
 
 RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(': /simple/alpha/'\n"
 

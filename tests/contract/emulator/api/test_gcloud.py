@@ -16,13 +16,12 @@ import pytest
 from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon import control
-from tests import ports
+from tests import waiting
 from tests.contract.conftest import Fault
 from tests.contract.emulator.api.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
 from tests.contract.emulator.conftest import Create
 from tests.emulator_fixture import Emulator
-from tests.ports import serving
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, serving, until
 
 pytestmark = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
 ZONE = "--zone=us-central1-a"
@@ -167,7 +166,7 @@ def instance(api: tpu_v2.TpuClient, create: Create) -> str:
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    with serving(ports.echo) as port:
+    with serving(waiting.echo) as port:
         yield port
 
 

@@ -20,9 +20,8 @@ from orchestrator.emulator.daemon import control
 from orchestrator.places.google.credentials import emulator_credentials
 from orchestrator.places.tpu.api.client import TpuApi
 from tests.cli_fixture import Tpujob
-from tests.contract.conftest import Fault
+from tests.contract.conftest import Fault, finish
 from tests.contract.emulator.conftest import Machine, client_for, machines
-from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 

@@ -18,7 +18,7 @@ from orchestrator.engine.effects.base import Effect, Shield, Sleep, StoodStill, 
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 from orchestrator.errors import CloudUnavailable, Interrupted
 from tests.forked import Child, in_thread
-from tests.ledgers import LedgerInMemory
+from tests.leases import LedgerInMemory
 from tests.waiting import HANG_S
 
 

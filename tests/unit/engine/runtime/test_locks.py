@@ -24,8 +24,7 @@ from orchestrator.engine.runtime.world import RealWorld
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.vms.reach import Reach
 from tests.forked import Child, in_thread
-from tests.leases import lease_and_request
-from tests.ledgers import LedgerInMemory
+from tests.leases import LedgerInMemory, lease_and_request
 from tests.waiting import HANG_S, until
 
 

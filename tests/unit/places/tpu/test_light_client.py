@@ -24,9 +24,8 @@ from orchestrator.places.tpu.api.connect import connect_light
 from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.settings import Target
 from tests import ROOT
-from tests.ports import serving
 from tests.unit.places.stub_api import StubApi, StubReply, failure, service_account
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, serving
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
 NODE = {"name": f"projects/acme-project/locations/us-central1-a/nodes/{NAME.node}", "state": "READY"}

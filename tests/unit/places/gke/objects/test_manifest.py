@@ -22,7 +22,7 @@ from orchestrator.errors import UserError
 from orchestrator.places.gke.objects.manifest import MAX_BYTES, ClusterJob, PodProgram, documents, room_for_code
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.preparation import to_yaml
-from tests.unit.places.gke.objects.jobs import CAPACITIES, NAME, PROGRAM, job
+from tests.unit.places.gke.objects.test_plan import CAPACITIES, NAME, PROGRAM, job
 
 SCHEMA = json.loads(gzip.decompress(Path(__file__).with_name("jobset-schema.json.gz").read_bytes()))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
