@@ -5,12 +5,14 @@ the test's process, beside an emulator that many tests share; that costs a quart
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -183,6 +185,11 @@ def hear_signals() -> None:
     """Tests may run under nohup or in the background, where SIGHUP and SIGINT are ignored, and children inherit that."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
+
+
+def take_terminal() -> None:
+    hear_signals()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def sandbox(directory: Path) -> dict[str, str]:

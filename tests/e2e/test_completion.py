@@ -1,20 +1,19 @@
 """Completion in real shells, at a real terminal: what a person types before the Tab, and what is run after it."""
 
 import contextlib
-import fcntl
 import os
 import pty
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 import threading
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
+from tests.cli_fixture import take_terminal
 from tests.waiting import until
 
 SET_UP = {
@@ -64,7 +63,7 @@ def test_a_tab_completes_commands_zones_types_and_job_files(name: str, tmp_path:
         cwd=tmp_path,
         env=env,
         start_new_session=True,
-        preexec_fn=_take_terminal,  # noqa: PLW1509 - it makes one call
+        preexec_fn=take_terminal,  # noqa: PLW1509 - it makes few calls
     )
     os.close(terminal)
     seen = bytearray()
@@ -82,10 +81,6 @@ def test_a_tab_completes_commands_zones_types_and_job_files(name: str, tmp_path:
             os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
         os.close(ours)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _read(terminal: int, seen: bytearray) -> None:

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from orchestrator.emulator.daemon import control
+from tests.cli_fixture import take_terminal
 from tests.faults.world import World, row
 from tests.waiting import until
 
@@ -108,7 +109,7 @@ def hangup(w: World) -> None:
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
-        preexec_fn=_take_terminal,
+        preexec_fn=take_terminal,
     )
     os.close(terminal)
     said = b""
@@ -120,16 +121,6 @@ def hangup(w: World) -> None:
     w.check_bound("C0", closed_at, w.bounds.command())
     w.until_no_process()
     assert w.states() == {"gone"}
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    from tests.cli_fixture import hear_signals
-
-    hear_signals()  # the tests may run under nohup, which ignores SIGHUP, and children inherit that
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @row("54c", "SIGHUP")

@@ -3,12 +3,11 @@
 Importing the package registers them all. Imported by the tests of the simulation only.
 """
 
-from tests.simulation.mutants import absence, capacity, clusters, deadlines, everywhere, gc, watchdog
+from tests.simulation.mutants import absence, capacity, deadlines, everywhere, gc, watchdog
 
 __all__ = [
     "absence",
     "capacity",
-    "clusters",
     "deadlines",
     "everywhere",
     "gc",

@@ -51,9 +51,8 @@ def test_values_of_one_step_belong_together(tmp_path: Path, heard: Heard) -> Non
 
 
 def test_events_come_a_few_times_a_second_and_the_last_values_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Heard()
     monkeypatch.setattr(metrics, "EVERY_S", 3600.0)
     run = sink(tmp_path, heard)
     for step in range(100):
@@ -63,9 +62,8 @@ def test_events_come_a_few_times_a_second_and_the_last_values_at_the_end(
 
 
 def test_values_that_came_too_soon_after_others_are_reported_though_nothing_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Heard()
     monkeypatch.setattr(metrics, "EVERY_S", 0.01)
     run = sink(tmp_path, heard)
     for step in range(20):
