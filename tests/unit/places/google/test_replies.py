@@ -86,7 +86,7 @@ def test_an_error_without_a_message_gets_one() -> None:
 
 
 def test_a_login_that_fails_for_want_of_a_network_may_work_later() -> None:
-    """What else a login says: literal replies of `oauth2`, and test_credentials.py."""
+    """What else a login says: literal replies of `oauth2`, and the tests of credentials below."""
     from google.auth import exceptions
 
     offline = error_translation.auth_error(exceptions.TransportError("Failed to resolve 'oauth2.googleapis.com'"))
