@@ -41,8 +41,7 @@ def slices(accelerator_type: str) -> tuple[GkeSlice, ...]:
 
 def lookup(accelerator_type: str, machine_type: str | None = None) -> GkeSlice | None:
     """Return a type with this machine type, or in its default form; None where GKE lacks it."""
-    forms = slices(accelerator_type)
-    return next((each for each in forms if machine_type in (None, each.machine_type)), None)
+    return next((each for each in slices(accelerator_type) if machine_type in (None, each.machine_type)), None)
 
 
 def types() -> tuple[str, ...]:

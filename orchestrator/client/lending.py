@@ -241,7 +241,8 @@ def _lend(
     places = () if options.zone is None else tuple(place.strip() for place in options.zone.split(","))
     plan = plan_of(session, options, catalog.canonical(options.accelerator), places)
     wish = AccessWish(via=options.via)
-    plans.show_plan(session, plan, wish=wish)
+    for line in plans.lines_of(session, plan, wish=wish):
+        session.reporter.notice("plan", line)
     session.recover()
     drafter = plans.drafter(
         session, plan, wish, vms_of(session.target.kind).watched, handle=options.name, purpose=Purpose.RUN

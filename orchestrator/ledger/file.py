@@ -158,11 +158,10 @@ class LedgerFile:
             if not known:
                 os.chmod(self.path, 0o600)  # noqa: PTH101 - before any content is in it
             # A write-ahead log needs memory that its readers share.
-            journal = "delete" if on_network(self.path) else "wal"
-            _set_journal(database, journal)
-            for pragma in ("synchronous=full", "foreign_keys=on"):
+            _set_journal(database, "delete" if on_network(self.path) else "wal")
+            # fullfsync is for macOS: a plain fsync there does not reach the platter.
+            for pragma in ("synchronous=full", "foreign_keys=on", "fullfsync=1"):
                 database.execute(f"pragma {pragma}")
-            database.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
         return database
 
     @staticmethod
@@ -299,7 +298,5 @@ def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
         return False
     place = path.absolute()
     above = [row for row in rows if place.is_relative_to(row[1].replace("\\040", " "))]
-    kind = ""
-    for row in sorted(above, key=lambda row: len(row[1])):  # of two on one place the later one hides the other
-        kind = row[2]
-    return kind in _NETWORK
+    above.sort(key=lambda row: len(row[1]))  # of two on one place the later one hides the other
+    return bool(above) and above[-1][2] in _NETWORK

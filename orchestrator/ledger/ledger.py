@@ -187,7 +187,8 @@ class Ledger(LedgerFile):
                 self._append(lease.created_at, lease.id, event)
             case Began(run=run, attempt=attempt):
                 attempts.check_not_canceled(self._last_attempt(run.id), event)
-                self._check_sweep(run)
+                if (sweep := run.spec.sweep.id) is not None and self._is_canceled(sweep):
+                    raise attempts.SweepEnded(sweep)
                 self._insert("run", rows.run_row(run), "on conflict (id) do nothing")
                 self._put("attempt", "id", asdict(attempt))
                 self._append(event.at or run.created_at, attempt.id, event)
@@ -206,11 +207,6 @@ class Ledger(LedgerFile):
                 lease = self._lease(event.lease_id)
                 self._change("lease", rows.lease_row(lease), rows.lease_row(leases.apply(lease, event)))
                 self._append(event.at, event.lease_id, event)
-
-    def _check_sweep(self, run: RunRecord) -> None:
-        sweep = run.spec.sweep.id
-        if sweep is not None and self._is_canceled(sweep):
-            raise attempts.SweepEnded(sweep)
 
     def _is_canceled(self, sweep_id: str) -> bool:
         query = "select 1 from event where subject = ? and kind = ? limit 1"

@@ -343,10 +343,8 @@ class PeriodicSave:
     async def _is_gone(self) -> bool:
         try:
             await check_slice(self.lease)
-        except (errors.SliceLost, errors.Vanished):
-            return True
-        except errors.CloudError:
-            return False
+        except errors.CloudError as error:
+            return isinstance(error, errors.SliceLost | errors.Vanished)
         return False
 
 

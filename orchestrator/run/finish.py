@@ -256,9 +256,8 @@ class _Said:
         for place in (self.root, self.root / "src") if self.root else ():
             if (found := place / f"{top}.py").is_file() or any((found := place / top).glob("*.py")):
                 where = "." if place == self.root else "src"
-                beside = (
-                    f"`{top}` was shipped, but is not beside the script: `--env PYTHONPATH={where}` lets Python find it"
-                )
+                finds = f"`--env PYTHONPATH={where}` lets Python find it"
+                beside = f"`{top}` was shipped, but is not beside the script: {finds}"
                 why = self._of_path(found.relative_to(self.root or place).as_posix(), found)
                 return why or ((top, beside) if module == top else None)
         name = ".".join(module.split(".")[:2])

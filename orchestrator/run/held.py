@@ -3,6 +3,8 @@
 May this run use it, and does it stay after it?
 """
 
+from operator import attrgetter
+
 from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState
 from orchestrator.core.lease.lease import Held, HeldFor, Lease, LeaseState, Mode, Passed
@@ -21,6 +23,7 @@ from orchestrator.run.progress import JobProgress
 
 LOOK_S = 60.0  # how long to ask the API whether the slice is there
 LEAST_LEFT_S = 30.0  # with less time than this, the slice may reach its deadline before the next run moves that
+_KIND = attrgetter("accelerator_type", "runtime_version", "provisioning", "spot", "name.project", "name.zone")
 _SLICE_IS_FINE = (errors.PayloadFailed, errors.DeadlineExceeded, errors.ArtifactError)  # after these errors of a run
 
 
@@ -122,7 +125,7 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
 
 async def _fitting(job: JobRun, lease: Lease) -> Draft:
     """Return the candidate of the job that the slice stands for. Raises CloudError with what is wrong with the slice."""
-    draft = next((draft for draft in job.stay.drafts if _same_kind(draft.lease, lease)), None)
+    draft = next((draft for draft in job.stay.drafts if _KIND(draft.lease) == _KIND(lease)), None)
     if draft is None:
         raise errors.CloudError("is not what this job asks for")
     now = await Now()
@@ -135,13 +138,6 @@ async def _fitting(job: JobRun, lease: Lease) -> Draft:
     if view.state is not SliceState.READY:
         raise errors.CloudError(f"is {view.native_state}")
     return draft
-
-
-def _same_kind(wanted: Lease, lease: Lease) -> bool:
-    return all(
-        getattr(wanted, key) == getattr(lease, key)
-        for key in ("accelerator_type", "runtime_version", "provisioning", "spot")
-    ) and (wanted.name.project, wanted.name.zone) == (lease.name.project, lease.name.zone)
 
 
 async def pass_on(job: JobRun, progress: JobProgress) -> bool:

@@ -100,8 +100,7 @@ async def monitor(
         left_s = end.at + extended_s - now
         if any(left_s <= mark_s < last_s for mark_s in REPORTED_BEFORE_S):
             moves = f"; `tpujob extend {lease.handle} --by 2h` moves the end" if end.movable and lease else ""
-            text = f"{format_duration(left_s)} until {end.why}{moves}"
-            await Report("limit", text)
+            await Report("limit", f"{format_duration(left_s)} until {end.why}{moves}")
         last_s = left_s
         if now >= end.at + extended_s:
             await stay.stop(lease, crew)
@@ -131,9 +130,8 @@ async def report_workers(crew: Crew, run: RunRecord) -> None:
 
 async def forward_ports(fleet: FleetPort, ports: tuple[int, ...]) -> None:
     """Let ports of this machine lead to these of worker 0, and report which ones."""
-    if ports:
-        for line in await ForwardPorts(fleet, ports):
-            await Report("ports", line)
+    for line in await ForwardPorts(fleet, ports):
+        await Report("ports", line)
 
 
 def by_command(run: str, ports: Sequence[int]) -> str:
@@ -180,8 +178,7 @@ def _route_out(lease: Lease) -> str:
     """Return what gives the workers a route to a package index."""
     if lease.route.via is Via.EXTERNAL:
         return "does the network of the slice forbid connections to the Internet? Or does the index not answer now?"
-    region = lease.name.zone.rpartition("-")[0]
-    nat = access.route_out(lease.name.project, access.NETWORK, region)
+    nat = access.route_out(lease.name.project, access.NETWORK, lease.name.zone.rpartition("-")[0])
     return f"the slice has no external address: Cloud NAT gives it a route out ({nat}), or {INDEX_INSIDE}"
 
 
@@ -197,10 +194,8 @@ def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.Payload
     if rc is None:
         lost_by = first.detail or "its supervisor is gone"
         return errors.PayloadFailed(f"{what} on worker{worker} was lost: {lost_by}", hint=hint, workers=ends)
-    if failed > 1:
-        message = f"{what} failed on {failed} workers, first on worker{worker} with code {rc}"
-        return errors.PayloadFailed(message, rc=rc, hint=hint, workers=ends)
-    return errors.PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint, workers=ends)
+    where = f"{failed} workers, first on worker{worker}" if failed > 1 else f"worker{worker}"
+    return errors.PayloadFailed(f"{what} failed on {where} with code {rc}", rc=rc, hint=hint, workers=ends)
 
 
 # Seconds without a byte: named within ten seconds, as a worker sends something every two, and again later.

@@ -162,8 +162,7 @@ async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgres
     if stay.traits.watched and not attached and at.lease is not None and at.lease.mode is Mode.RUN:
         await SendHeartbeats(_reached(progress), capabilities.timings.heartbeat_s)
     await report_workers(progress.crew, job.run)
-    work = _Work(job, capabilities, progress, at)
-    await work.to_the_end()
+    await _Work(job, capabilities, progress, at).to_the_end()
 
 
 async def _obtain(job: JobRun, ask: Ask, capabilities: Capabilities, progress: JobProgress) -> Lease | None:

@@ -204,7 +204,8 @@ def _describe_idle(idle_s: float | None) -> str:
 
 
 def _report_plan(session: Session, plan: Plan, idle_s: float | None, options: SliceOptions) -> None:
-    plans.show_plan(session, plan, wish=AccessWish(via=options.via))
+    for line in plans.lines_of(session, plan, wish=AccessWish(via=options.via)):
+        session.reporter.notice("plan", line)
     if idle_s is not None and idle_s < options.max_duration_s:
         ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
         session.reporter.notice("plan", f"{ends} (`--idle` sets another time, `--idle never` none)")

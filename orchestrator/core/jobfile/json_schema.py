@@ -34,8 +34,11 @@ class Section(BaseModel):
 def schema_of(made: dict[str, Any], *, empty_is_default: tuple[str, ...]) -> dict[str, Any]:
     """Return the editors' schema from pydantic's. `empty_is_default`: sections that may be empty in a file."""
     made = _tidy(made)
+    kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
     for name in ("TpuSection", "Alternative"):
-        _complete_places(made["$defs"][name]["properties"])
+        tpu = made["$defs"][name]["properties"]
+        tpu["accelerator"]["examples"] = [kind.name for kind in kinds if kind.hosts <= MAX_SUGGESTED_HOSTS]
+        tpu["zone"]["examples"] = [*catalog.regions(), *catalog.zones()]
     for part in made["$defs"]["Alternative"]["properties"].values():
         part.pop("default", None)  # a key that is left out there is inherited
     made["$defs"]["LimitsSection"]["properties"]["max_duration"]["default"] = "24h"
@@ -59,12 +62,6 @@ def _tidy(part: Any) -> Any:
     noise = {"title"} if isinstance(part.get("title"), str) else set()
     noise |= {"default"} if isinstance(default, dict | list) or default in (None, "") else set()
     return {key: _tidy(value) for key, value in part.items() if key not in noise}
-
-
-def _complete_places(tpu: dict[str, Any]) -> None:
-    kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
-    tpu["accelerator"]["examples"] = [kind.name for kind in kinds if kind.hosts <= MAX_SUGGESTED_HOSTS]
-    tpu["zone"]["examples"] = [*catalog.regions(), *catalog.zones()]
 
 
 def _sections(made: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -222,16 +222,11 @@ class JobSpec(Section):
 
     def with_max_duration(self, seconds: float) -> JobSpec:
         """Return the same job with another time limit."""
-        return self._with(limits=self.limits.model_copy(update={"max_duration": seconds}))
+        return self.model_copy(update={"limits": self.limits.model_copy(update={"max_duration": seconds})})
 
     def with_keep_on_failure(self, seconds: float) -> JobSpec:
         """Return the same job, whose slice is kept for so long when it fails."""
-        return self._with(keep_on_failure=seconds)
-
-    def _with(self, **changes: Any) -> JobSpec:
-        changed = self.model_copy(update=changes)
-        changed._file, changed._source = self._file, self._source
-        return changed
+        return self.model_copy(update={"keep_on_failure": seconds})
 
     def warnings(self) -> list[str]:
         """Return messages about what is allowed and rarely intended."""
@@ -248,8 +243,7 @@ def load(text: str | bytes, *, path: str, overrides: Iterable[Override] = ()) ->
 
     `path` is for messages, and names a job without a name.
     """
-    source = yaml_source.read(text)
-    return check(apply(source, overrides), path=path)
+    return check(apply(yaml_source.read(text), overrides), path=path)
 
 
 def from_values(data: Mapping[str, Any], overrides: Iterable[Override] = ()) -> JobSpec:

@@ -36,10 +36,8 @@ class Override:
         key, sign, value = text.partition("=")
         path = tuple(key.split("."))
         if not sign or not all(path):
-            example = "--set limits.max_duration=2h"
-            raise UserError(
-                f"--set {_harmless(text)}: write KEY=VALUE, with dots between keys", hint=f"such as {example}"
-            )
+            hint = "such as --set limits.max_duration=2h"
+            raise UserError(f"--set {_harmless(text)}: write KEY=VALUE, with dots between keys", hint=hint)
         secret = path[0] == "env" or redaction.has_secret_shape(value)
         option = f"--set {shown(key)}" if secret else f"--set {shown(key)}={shown(value)}"
         meant, source = yaml_source.read_value(value, path)

@@ -132,9 +132,8 @@ class _Resolver:
             if name not in self.params:
                 near = difflib.get_close_matches(name[:40], self.params, n=1)
                 known = f"; known: {', '.join(map(shown, self.params))}" if self.params else ""
-                advice = (
-                    f"did you mean `{shown(near[0])}`?" if near else f"give it a value in `params:` or `matrix:`{known}"
-                )
+                give = f"give it a value in `params:` or `matrix:`{known}"
+                advice = f"did you mean `{shown(near[0])}`?" if near else give
                 return f"`{shown(f'${{params.{name}}}')}`: there is no such parameter; {advice}"
             if value_problem(self.params[name]):
                 return f"`{shown(f'${{params.{name}}}')}` has no value that can be used"

@@ -81,9 +81,13 @@ def expand(source: YamlSource, *, path: str) -> Sweep:
     if mistakes:
         raise refusal(path, messages(path, source, mistakes))
     changes: Mapping[str, Any] = source.data.get(VARIANTS) or {"": None}
-    combinations = list(_combinations(source.data.get(MATRIX) or {}))
-    sweep_name = _name(source, path, max(len(_suffix(*which)) for which in _which(changes, combinations)))
-    which = list(_which(changes, combinations))
+    matrix: Mapping[str, list[Any]] = source.data.get(MATRIX) or {}
+    # For every combination, which value of each parameter it has: {"lr": 0, "batch": 2}.
+    chosen = itertools.product(*(range(len(found)) for found in matrix.values()))
+    combinations = [dict(zip(matrix, each, strict=True)) for each in chosen]
+    # The named change and the number of the combination of every variant. 0: there is only one combination.
+    which = list(itertools.product(changes, range(1, len(combinations) + 1) if combinations != [{}] else (0,)))
+    sweep_name = _name(source, path, max(len(_suffix(*each)) for each in which))
     called = labels((change, _values(source, combinations[index - 1])) for change, index in which)
     found: list[Variant] = []
     problems: list[str] = []
@@ -112,18 +116,6 @@ def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
         else:
             result[key] = value
     return result
-
-
-def _combinations(matrix: Mapping[str, list[Any]]) -> Iterator[dict[str, int]]:
-    """Yield for every combination which value of each parameter it has: {"lr": 0, "batch": 2}."""
-    for chosen in itertools.product(*(range(len(found)) for found in matrix.values())):
-        yield dict(zip(matrix, chosen, strict=True))
-
-
-def _which(changes: Mapping[str, Any], combinations: list[dict[str, int]]) -> Iterator[tuple[str, int]]:
-    """Yield the named change and the number of the combination of every variant. 0: there is only one combination."""
-    several = range(1, len(combinations) + 1) if combinations != [{}] else (0,)
-    yield from itertools.product(changes, several)
 
 
 def _suffix(change: str, index: int) -> str:
@@ -208,11 +200,8 @@ def sweep_problems(source: YamlSource) -> Iterator[tuple[Path, str]]:
         yield (PARALLEL,), f"{parallel} are too many; write at most {MAX_PARALLEL}"
     count = _count(matrix, variants)
     if count is not None and count > MAX_VARIANTS:
-        at = MATRIX if MATRIX in data else VARIANTS
-        yield (
-            (at,),
-            f"makes {count:,} variants; at most {MAX_VARIANTS} are allowed: write fewer values, or several files",
-        )
+        why = f"makes {count:,} variants; at most {MAX_VARIANTS} are allowed: write fewer values, or several files"
+        yield (MATRIX if MATRIX in data else VARIANTS,), why
     if data.get(KEEP) is not None:
         yield (KEEP,), "has no use in a sweep, where the slice of a job that failed goes to the next one; remove it"
     yield from _name_mistakes(data, count)

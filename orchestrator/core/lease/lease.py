@@ -325,9 +325,7 @@ def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None
         return None if owner_alive else lease.reason or "its teardown was not finished"
     if now >= lease.deadline:
         return "it reached its deadline"
-    if owner_alive:
-        return None
-    if lease.runs_detached:
+    if owner_alive or lease.runs_detached:
         return None
     if lease.state is LeaseState.READY and lease.hold_until is not None:
         return None if now < lease.hold_until else "the time it was to be kept is over"

@@ -287,11 +287,8 @@ def state_after(error: errors.TpujobError) -> AttemptState:
         return AttemptState.FAILED
     if isinstance(error, errors.Canceled):
         return AttemptState.CANCELED
-    return (
-        AttemptState.INTERRUPTED
-        if isinstance(error, errors.Interrupted | errors.Vanished | errors.SliceLost)
-        else AttemptState.ERROR
-    )
+    interrupted = isinstance(error, errors.Interrupted | errors.Vanished | errors.SliceLost)
+    return AttemptState.INTERRUPTED if interrupted else AttemptState.ERROR
 
 
 def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:
@@ -329,6 +326,5 @@ class SavedState:
             place = f"from {count} ({size}, metrics up to step {self.metrics_step:,})"
         else:
             place = f"from {count} ({size})"
-        return f"goes on {place}" + (
-            f", saved {format_duration(saved_s)} before the loss" if saved_s is not None else ""
-        )
+        saved = "" if saved_s is None else f", saved {format_duration(saved_s)} before the loss"
+        return f"goes on {place}{saved}"

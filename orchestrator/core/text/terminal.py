@@ -89,7 +89,8 @@ class LineSplitter:
     def feed(self, data: bytes) -> list[str]:
         """Take the next bytes; return the lines that end in them."""
         data = self._torn + data
-        self._torn = data[_up_begins(data) :]
+        begin = data.rfind(b"\x1b", -len(UP) - 1)  # here `UP` and a line end may have begun
+        self._torn = data[begin:] if begin >= 0 and (UP + b"\r").startswith(data[begin:]) else b""
         # Of two progress bars the lower one: this leads from the upper one to it again, so the line is drawn anew.
         data = data[: len(data) - len(self._torn)].replace(UP + b"\r\n", b"\r").replace(UP + b"\n", b"\r")
         begin, end, lines = 0, data.rfind(b"\n"), []
@@ -152,12 +153,6 @@ class LineSplitter:
 def _last_state(line: bytes) -> bytes:
     """Return what a line shows that redraws itself: what came last."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
-
-
-def _up_begins(data: bytes) -> int:
-    """Return where at the end of the data `UP` and a line end may have begun, else its length."""
-    begin = data.rfind(b"\x1b", -len(UP) - 1)
-    return begin if begin >= 0 and (UP + b"\r").startswith(data[begin:]) else len(data)
 
 
 class LeftOut(bytes):

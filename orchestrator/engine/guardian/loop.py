@@ -92,12 +92,12 @@ async def due() -> float | None:
         if not alive and lease.is_waited_out(now[lease.cloud]):
             return 0.0  # the cloud is asked whether it waits still
     # A lease that a living process or the job on a VM claims is not overdue before its end.
-    return max(min(_next(lease, now[lease.cloud]) - now[lease.cloud] for lease in leases), 1.0)
+    return max(min(_next(lease) - now[lease.cloud] for lease in leases), 1.0)
 
 
-def _next(lease: Lease, now: float) -> float:
+def _next(lease: Lease) -> float:
     """Return when the lease has to be looked at."""
-    waits = lease.runs_detached and lease.state is LeaseState.CREATING and lease.ready_by is not None
+    waits = lease.runs_detached and lease.state is LeaseState.CREATING
     return min(lease.ready_by, lease.ends_at) if waits and lease.ready_by is not None else lease.ends_at
 
 

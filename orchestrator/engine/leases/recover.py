@@ -76,10 +76,8 @@ async def _ended_already(lease: Lease, now: float) -> Overdue | None:
             return Overdue(lease, view.error.message, view.error)
         return Overdue(lease, f"it was taken away while its job ran ({view.native_state})")
     if view.state is SliceState.QUEUED and lease.is_waited_out(now):
-        error = CapacityError(
-            f"{lease.name.node} was not admitted, or got no nodes, in time: it is {view.native_state}"
-        )
-        return Overdue(lease, error.message, error)
+        why = f"{lease.name.node} was not admitted, or got no nodes, in time: it is {view.native_state}"
+        return Overdue(lease, why, CapacityError(why))
     if view.state is SliceState.READY and lease.state is LeaseState.CREATING:
         await try_record(Ready(lease.id, ready_at(lease, view, now)))
     return None  # a held slice is replaced by `up`, with the user's consent
@@ -141,8 +139,10 @@ async def _close(attempt: Attempt) -> None:
         return
     ended_at = await Now(None if lease is None else lease.cloud)
     # A ledger that cannot be written must not delay the releases that follow.
-    error = SliceLost(_how_it_ended(lease))
-    await try_record(AttemptEnded.by(attempt.id, ended_at, AttemptState.INTERRUPTED, error))
+    killed = SliceLost("the process that ran it was killed")
+    if lease is not None and lease.detached_at is not None:
+        killed = SliceLost("its slice is gone, and its artifacts were not collected")
+    await try_record(AttemptEnded.by(attempt.id, ended_at, AttemptState.INTERRUPTED, killed))
 
 
 async def _lease_of(attempt: Attempt) -> Lease | None:
@@ -150,9 +150,3 @@ async def _lease_of(attempt: Attempt) -> Lease | None:
         return None if attempt.lease_id is None else await ReadLease(attempt.lease_id)
     except UnknownLease:
         return None
-
-
-def _how_it_ended(lease: Lease | None) -> str:
-    if lease is not None and lease.detached_at is not None:
-        return "its slice is gone, and its artifacts were not collected"
-    return "the process that ran it was killed"

@@ -268,10 +268,8 @@ async def remove_key(lease: Lease) -> None:
 
 
 async def _leave_key(lease: Lease, error: CloudError) -> None:
-    why = (
-        f"{lease.name.node}: its SSH key stays in your OS Login profile until it expires, or a later command removes it"
-    )
-    await Report("release", f"{why}: {error.message}")
+    why = "its SSH key stays in your OS Login profile until it expires, or a later command removes it"
+    await Report("release", f"{lease.name.node}: {why}: {error.message}")
 
 
 def _place(lease: Lease) -> tuple[str, str]:

@@ -40,7 +40,9 @@ async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabi
     await record_server_time(listing, asked_at=asked_at)
     skew_s = await clock_skew(listing, asked_at=asked_at, warn=True)
     if request.queue is not None:  # the wait counts from now: the call above may have taken time
-        lease = _with_wait(lease, request.queue.valid_for_s, await Now())
+        # The lease's time starts with its capacity, at the latest when its request expires. The event Ready corrects it.
+        life_s, ready_by = lease.deadline - lease.created_at, await Now() + request.queue.valid_for_s
+        lease = replace(lease, ready_by=ready_by, deadline=ready_by + life_s)
     await Record(leases.Intent(lease))
     guardian = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Report("lease", f"{lease.name.node} · {guardian}")
@@ -81,12 +83,6 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
             raise
     await Record(leases.LoginGranted(lease.id, await Now(), user))
     return await ReadLease(lease.id)
-
-
-def _with_wait(lease: Lease, valid_for_s: float, now: float) -> Lease:
-    """The lease's time starts with its capacity, at the latest when its request expires. The event Ready corrects it."""
-    life_s, ready_by = lease.deadline - lease.created_at, now + valid_for_s
-    return replace(lease, ready_by=ready_by, deadline=ready_by + life_s)
 
 
 async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:

@@ -107,9 +107,8 @@ class _SearchState:
 
     def _is_excluded(self, request: SliceRequest) -> bool:
         known = self.refusals.get(describe_candidate(request))
-        if known is not None and known.scope == "place":
-            return True
-        return any(refusals.is_excluded(request, key) for key in self.excluded)
+        of_place = known is not None and known.scope == "place"
+        return of_place or any(refusals.is_excluded(request, key) for key in self.excluded)
 
     async def try_all(self, drafts: tuple[Draft, ...]) -> Lease | None:
         """Try each candidate once; None if none could be had."""
@@ -235,8 +234,7 @@ async def run_race(drafts: Sequence[Draft], search: _SearchState) -> Lease | Non
             return None
         await race_state.release_dropped(0.0)
         waiting = f"{len(race_state.waiting)} wait, {format_duration(await Now() - began)}"
-        text = f"{waiting}; nothing is billed until one is ready, then {race_state.price}"
-        await Report("race", text, passing=True)
+        await Report("race", f"{waiting}; nothing is billed until one is ready, then {race_state.price}", passing=True)
         await Sleep(pause_s, lease_id=next(iter(race_state.waiting.values())).lease.id)
     raise AssertionError("pauses() never ends")
 

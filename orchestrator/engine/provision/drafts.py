@@ -147,8 +147,7 @@ class PlanDrafter:
 
     def _queue(self, candidate: Candidate, life_s: float) -> QueueTerms:
         flex_start_s = life_s if candidate.provisioning is Provisioning.FLEX_START else None
-        valid_for_s = self.plan.wait_s or DEFAULT_WAIT_S
-        return QueueTerms(valid_for_s, request_id=str(uuid.uuid4()), flex_start_s=flex_start_s)
+        return QueueTerms(self.plan.wait_s or DEFAULT_WAIT_S, str(uuid.uuid4()), flex_start_s)
 
 
 def _login(lease: Lease, public_line: str) -> dict[str, str]:

@@ -38,10 +38,8 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         if _is_set(data, path):
             yield path, f"{why}; remove it"
     if data.get("on_preemption") == "restart":
-        yield (
-            ("on_preemption",),
-            "restarts jobs on slices; a job on a cluster runs once: submit it again, or remove this",
-        )
+        why = "restarts jobs on slices; a job on a cluster runs once: submit it again, or remove this"
+        yield ("on_preemption",), why
     alternatives = tpu.get("any_of")
     if isinstance(alternatives, list) and len(alternatives) > 1:
         yield ("tpu", "any_of"), "a cluster gets one request; keep one alternative, or run the job once for each"

@@ -1,7 +1,5 @@
 """The plan of a job on a cluster: one candidate, with the price of its nodes where the table knows one, in words. Pure."""
 
-from collections.abc import Iterable
-
 from orchestrator import catalog
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.planning.plan import Candidate, Plan
@@ -43,18 +41,12 @@ def price(of: ClusterShape, location: str | None = None) -> tuple[float | None, 
     location = of.target.location or location
     zones = catalog.zones_with(name)
     near = [zone for zone in zones if location is None or location in (zone, zone.rpartition("-")[0])]
-    found = dict(_priced(name, near, spot=spot))
+    found = {zone: usd for zone in near if (usd := catalog.usd_per_hour(name, zone, spot=spot)) is not None}
     if not found:
         where = "" if location is None else f" in {location}"
         return None, f"the price table has none for {name}{' (spot)' if spot else ''}{where}"
     dearest = max(found, key=lambda zone: found[zone])
     return found[dearest] * of.slices, f"in {dearest}" if len(found) == 1 else f"in {dearest}, the dearest zone"
-
-
-def _priced(name: str, zones: Iterable[str], *, spot: bool) -> Iterable[tuple[str, float]]:
-    for zone in zones:
-        if (usd := catalog.usd_per_hour(name, zone, spot=spot)) is not None:
-            yield zone, usd
 
 
 NODES_STAY = "10 minutes"  # of the autoscaler of GKE, at its usual settings

@@ -286,12 +286,7 @@ _Dumper.add_representer(str, _text)
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comment: Sequence[str] = ()) -> str:
     """Return the documents as YAML, each after `---`, below lines of comment."""
-    parts = [f"# {line}\n" if line else "#\n" for line in comment]
-    for document in documents:
-        parts.append("---\n")
-        parts.append(
-            yaml.dump(
-                document, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**20
-            )
-        )
-    return "".join(parts)
+    head = "".join(f"# {line}\n" if line else "#\n" for line in comment)
+    return head + yaml.dump_all(
+        documents, Dumper=_Dumper, explicit_start=True, sort_keys=False, allow_unicode=True, width=2**20
+    )

@@ -89,8 +89,7 @@ def http_error(
     if http == 499:
         status = "UNAVAILABLE"
     details = _dicts(found.get("details"))
-    refusal = ApiRefusal(status, message, details, False, http, _seconds(retry_after), project_in(asked))
-    error = _classify(refusal)
+    error = _classify(ApiRefusal(status, message, details, False, http, _seconds(retry_after), project_in(asked)))
     if http == 401:
         error.scope = "project"
         error.hint = EMULATOR_LOGIN if emulated else error.hint or LOGIN
@@ -166,13 +165,9 @@ def _classify(refusal: ApiRefusal) -> errors.CloudError:
         message = f"the API answered {refusal.http or 'an error'} {refusal.status} without a message".replace("  ", " ")
     metadata = refusal.info().get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
-    hint = (
-        fill(rule.hint, refusal.message, known, refusal.project)
-        if rule
-        else MORE_QUOTA
-        if kind is errors.QuotaError
-        else None
-    )
+    hint = MORE_QUOTA if kind is errors.QuotaError else None
+    if rule:
+        hint = fill(rule.hint, refusal.message, known, refusal.project)
     details = {"status": refusal.status, "message": refusal.message, "details": list(refusal.details)}
     if issubclass(kind, errors.CloudUnavailable):
         return kind(message, hint=hint, details=details, retry_after_s=_retry_delay(refusal))

@@ -32,11 +32,11 @@ _FIELDS = "location,locationType,customPlacementConfig"
 
 def bucket(name: str, *, project: str = "", emulator: str | None = None, bearer: Bearer | None = None) -> Bucket | None:
     """Return the bucket; None if the reply has no location, as an emulator's. `project`: for hints. Raises CloudError."""
-    endpoint = GOOGLE if emulator is None else emulator if "//" in emulator else f"http://{emulator}"
+    endpoint = _endpoint(emulator)
     headers = {"Accept": "application/json"}
     if emulator is None:
         headers["Authorization"] = f"Bearer {(bearer or GoogleToken()).token()}"
-    url = f"{endpoint.rstrip('/')}/storage/v1/b/{quote(name, safe='')}?fields={quote(_FIELDS, safe='')}"
+    url = f"{endpoint}/storage/v1/b/{quote(name, safe='')}?fields={quote(_FIELDS, safe='')}"
     reply = fetch("GET", url, None, headers, timeout_s=LOOKUP_TIMEOUT_S, proxies=emulator is None)
     text = reply.body.decode("utf-8", "replace")
     host = endpoint.partition("://")[2]
@@ -47,6 +47,11 @@ def bucket(name: str, *, project: str = "", emulator: str | None = None, bearer:
     if reply.status >= 300:
         raise error_translation.http_error(reply.status, text, host=host, asked=f"projects/{project}")
     return egress.from_reply(name, error_translation.json_object(text, host))
+
+
+def _endpoint(emulator: str | None) -> str:
+    found = GOOGLE if emulator is None else emulator
+    return (found if "//" in found else f"http://{found}").rstrip("/")
 
 
 TIMEOUT_S = 60.0
@@ -77,8 +82,7 @@ class Objects:
         self, *, emulator: str | None = None, bearer: Bearer | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
         self._timeout_s = timeout_s
-        url = None if emulator is None else emulator if "//" in emulator else f"http://{emulator}"
-        self._endpoint, self._emulated = (url or GOOGLE).rstrip("/"), emulator is not None
+        self._endpoint, self._emulated = _endpoint(emulator), emulator is not None
         self._bearer: Bearer | None = None if self._emulated else bearer or GoogleToken()
 
     def upload(self, url: str, path: Path) -> None:

@@ -26,7 +26,5 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from tpu_problems(tpu, {}, gke=data.get("gke") is not None)
     for key in ("requirements", "python"):
         if "train" in data and train.get("backend") != "none" and data.get(key) is not None:
-            text = (
-                "`train:` with `on: local` runs in the Python of tpujob; install there what it needs, and remove this"
-            )
-            yield (key,), text
+            why = "runs in the Python of tpujob; install there what it needs, and remove this"
+            yield (key,), f"`train:` with `on: local` {why}"

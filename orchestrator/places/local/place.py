@@ -93,8 +93,7 @@ class LocalStay:
             try:
                 await StopPhase(crew, STOP_GRACE_S)
             except Interrupted:
-                text = f"the job is being stopped; what still runs is killed after {STOP_GRACE_S:.0f} s"
-                await Report("stop", text)
+                await Report("stop", f"the job is being stopped; what still runs is killed after {STOP_GRACE_S:.0f} s")
             else:
                 return
 

@@ -54,9 +54,7 @@ def survey(
     if spec.train is not None:
         fallback = "sample" if emulated else spec.train.fallback
         if traits_on(spec.on).made_with_job and fallback != "sample":
-            fallback = (
-                None  # what goes with the create call is small: the sample is only shipped where it was asked for
-            )
+            fallback = None  # what goes with the create call is small: the sample is shipped where it was asked for
         sources |= _payload_files(spec.train, sample=fallback is not None)
         config = spec.train.model_dump(mode="json")
         if spec.train.data_dir is not None:

@@ -57,11 +57,10 @@ def worker_environment(
     kind = catalog.lookup(lease.accelerator_type)
     if kind is not None:
         variables["TPUJOB_TOPOLOGY"] = kind.topology
-    if emulation is None:
-        return variables
-    return variables | {
-        "TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))
-    }
+    if emulation is not None:
+        cores = min(emulation.cores, kind.cores_per_host) if kind is not None else emulation.cores
+        variables["TPUJOB_EMULATED_CORES"] = str(cores)
+    return variables
 
 
 # What the image of a pod has to have for a training with PyTorch, by its backend.
@@ -185,6 +184,5 @@ class PhaseScript:
     def _upload(self, attempt: Attempt) -> str:
         from orchestrator.remote.ssh import agent
 
-        place = f"{self.bucket}/{self.run.id}"
-        command = agent.command("upload", attempt.id, place, json.dumps(list(self.artifacts)))
+        command = agent.command("upload", attempt.id, f"{self.bucket}/{self.run.id}", json.dumps(self.artifacts))
         return f'{command} "$TPUJOB_WORKER"'

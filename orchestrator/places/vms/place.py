@@ -111,7 +111,8 @@ class VmPlace(LeasedPlace):
                 "plan", f"on {held.name.node} ({held.handle}), {why}, {reached}; if it is busy or gone:"
             )
         if not wish.one_of_several:
-            plans.show_plan(desk, plan, emulation.cores if emulation else None, spec, after_held=held is not None)
+            cores = emulation.cores if emulation else None
+            fetched = [*plans.lines_of(desk, plan, cores, spec, after_held=held is not None), *fetched]
         for line in fetched:
             desk.reporter.notice("plan", line)
         desk.recover(look=True)

@@ -103,23 +103,6 @@ def place(desk: Desk, wish: AccessWish, watched: Watched) -> Site:
     )
 
 
-def show_plan(
-    desk: Desk,
-    plan: Plan,
-    emulated_cores: int | None = None,
-    spec: JobSpec | None = None,
-    wish: AccessWish = access.NO_WISH,
-    *,
-    after_held: bool = False,
-) -> None:
-    """Report the plan. `spec`: of the job that is to run there, or `wish`, without a job.
-
-    `after_held`: the plan is for the case that a held slice cannot be used.
-    """
-    for line in lines_of(desk, plan, emulated_cores, spec, wish, after_held=after_held):
-        desk.reporter.notice("plan", line)
-
-
 def lines_of(
     desk: Desk,
     plan: Plan,
@@ -129,7 +112,10 @@ def lines_of(
     *,
     after_held: bool = False,
 ) -> list[str]:
-    """Return the plan in sentences."""
+    """Return the plan in sentences. `spec`: of the job that is to run there, or `wish`, without a job.
+
+    `after_held`: the plan is for the case that a held slice cannot be used.
+    """
     wish = (wish if spec is None else spec.access.wish).over(desk.target.access)
     emulated = is_emulated(desk.target.kind)
     has_code = spec is not None and (spec.train is None or spec.train.entry is not None)

@@ -188,12 +188,11 @@ class Fleet:
         figures = locked(self._callback_lock, metrics) if metrics is not None and self._phase == "main" else None
 
         def follower(connection: Connection) -> Follower:
-            opened = self._streams.pop(connection.index, None)
             return Follower(
                 connection,
                 self._attempt,
                 self._phase,
-                opened=opened,
+                opened=self._streams.pop(connection.index, None),
                 deliver=deliver,
                 metrics=figures if connection.index == 0 else None,
                 wakeup=self._wakeup,

@@ -15,6 +15,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator import fork
@@ -107,12 +108,10 @@ class PortForward:
         for last in (False, True):
             try:
                 return self._connection.open_port(self._port, peer)
-            except Unreachable as error:  # perhaps a cut that was not noticed before
-                if last:
-                    self._tell(error.message)
             except RemoteError as error:
-                self._tell(error.message)
-                break
+                if last or not isinstance(error, Unreachable):  # else it is perhaps a cut that was not noticed before
+                    self._tell(error.message)
+                    break
         return None
 
     def _tell(self, text: str) -> None:
@@ -201,12 +200,7 @@ class SideBySide:
 
     def run(self, line: str) -> list[Ended]:
         """Run the line in the login shell of each worker, without input, 64 at once. Raises HostKeyMismatch."""
-        fan_out(
-            self._connections,
-            lambda connection: self._run_one(connection, line),
-            self._wakeup,
-            Rules(limit=COMMANDS_AT_ONCE),
-        )
+        fan_out(self._connections, partial(self._run_one, line), self._wakeup, Rules(limit=COMMANDS_AT_ONCE))
         return self.ended
 
     def signal(self, name: str) -> None:
@@ -217,7 +211,7 @@ class SideBySide:
         for channel in running:
             _send_signal(channel, name)
 
-    def _run_one(self, connection: Connection, line: str) -> None:
+    def _run_one(self, line: str, connection: Connection) -> None:
         try:
             ended = self._result(connection, line)
         except (HostKeyMismatch, FanOutAbandoned):

@@ -161,10 +161,10 @@ class _Walk:
         nothing = True
         for child in children:
             is_directory = child.is_dir(follow_symlinks=False)
-            path = f"{below}{child.name}{'/' * is_directory}"
+            path, name = (f"{above}{child.name}{'/' * is_directory}" for above in (below, prefix))
             verdict = Verdict() if rules is None else self._verdict(rules, Path(child.path), path, state)
             if verdict.left_out and not (is_directory and rules is not None and rules.may_ship_from(path, verdict)):
-                self._leave_out(Path(child.path), f"{prefix}{child.name}{'/' * is_directory}", verdict)
+                self._leave_out(Path(child.path), name, verdict)
                 # Whether there were runs before must not change what is shipped.
                 nothing &= verdict.rule != OWN_DIRECTORY
                 continue
@@ -172,13 +172,9 @@ class _Walk:
             if known is not None:  # a link leads to what holds the tree
                 yield _link_to(known, prefix + child.name)
                 nothing = False
-            elif is_directory:
-                inside = self._directory(Path(child.path), root, f"{prefix}{child.name}/", path, rules, verdict)
-                for entry in inside:
-                    nothing = False
-                    yield entry
-            elif child.is_symlink():
-                for entry in self._link(Path(child.path), root, prefix + child.name, path, rules, verdict):
+            elif is_directory or child.is_symlink():
+                walk = self._directory if is_directory else self._link
+                for entry in walk(Path(child.path), root, name, path, rules, verdict):
                     nothing = False
                     yield entry
             else:

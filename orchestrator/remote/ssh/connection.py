@@ -101,11 +101,8 @@ class Connection:
             try:
                 return transport.open_channel("direct-tcpip", ("127.0.0.1", port), peer, timeout=HANDSHAKE_S)
             except paramiko.ChannelException as error:
-                why = (
-                    "its SSH server forwards no ports"
-                    if error.code == PROHIBITED
-                    else f"nothing listens on port {port}"
-                )
+                forwards = error.code != PROHIBITED
+                why = f"nothing listens on port {port}" if forwards else "its SSH server forwards no ports"
             except BaseException:
                 self.drop(transport)
                 raise
@@ -116,8 +113,7 @@ class Connection:
         with self._starting, self.translating_errors():
             transport = self._transport()
             if self._agent is None or not self._agent.alive or self._agent.transport is not transport:
-                channel = transport.open_session(timeout=HANDSHAKE_S)
-                self._agent = AgentLink(channel, self.name, timeout_s=timeout_s)
+                self._agent = AgentLink(transport.open_session(timeout=HANDSHAKE_S), self.name, timeout_s=timeout_s)
             return self._agent
 
     def drop(self, transport: Any = None) -> None:

@@ -100,8 +100,7 @@ class KnownHosts:
 
     def _write(self) -> None:
         private_files.make_directory(self.path.parent)
-        text = "".join(f"{name} {key}\n" for name, key in sorted(self._keys.items()))
-        whole_file.replace(self.path, text)
+        whole_file.replace(self.path, "".join(f"{name} {key}\n" for name, key in sorted(self._keys.items())))
 
 
 def _key_part(line: str) -> str:

@@ -90,13 +90,12 @@ class ArchivePart:
     def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
         """Return the result so far. Callable from another thread."""
         found, index, beside = self.result, self.worker, self.beside
-        files = sorted({**found.files}.items())
         return CollectResult(
             tuple(
                 CollectedFile(
                     index, path, file.size_bytes, file.sha256, file.place if file.place != path else "", path in beside
                 )
-                for path, file in files
+                for path, file in sorted({**found.files}.items())
             ),
             tuple(Problem(index, path, why) for path, why in found.refused),
             tuple(Problem(index, path, why) for path, why in broken),
@@ -138,11 +137,11 @@ class Collector:
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
         """Answer the packer: name the run, read the index, name the wanted files, read their contents."""
-        question: dict[str, Any] = {"attempt": self.request.attempt, "patterns": self.request.patterns}
-        question["runs"] = self.request.runs
-        if self.request.read_bytes is not None:
-            question["most_bytes"] = self.request.read_bytes
-        if self.request.beside is not None:
+        request = self.request
+        question: dict[str, Any] = {"attempt": request.attempt, "patterns": request.patterns, "runs": request.runs}
+        if request.read_bytes is not None:
+            question["most_bytes"] = request.read_bytes
+        if request.beside is not None:
             question["beside"] = {"most_bytes": self.beside.most_bytes, "only": self.beside.only}
         send(json.dumps(question).encode() + b"\n")
         index = self._index(part, answer)
@@ -177,9 +176,8 @@ class Collector:
                 part.beside_until = time.monotonic() + self.beside.most_s
             extract(read_in_time, self._directory(part), last, places, result, arrived)
         except OSError as error:
-            why = (
-                str(error.strerror) if error.errno == errno.ETIME else f"{error.strerror} ({self.request.destination})"
-            )
+            here = "" if error.errno == errno.ETIME else f" ({self.request.destination})"
+            why = f"{error.strerror}{here}"
             named = {path for path, _ in [*result.refused, *result.missing]}
             result.missing += [
                 (path, why) for path in (wanted | last) if path not in result.files and path not in named
@@ -234,9 +232,8 @@ class Collector:
         with open_root(self._directory(part)) as root:
             for path, listed in index.items():
                 beside = path in part.beside
-                if (part.worker, path) in self.request.elsewhere:
-                    continue
-                if beside and not self._is_ours(part.worker, path, listed):
+                elsewhere = (part.worker, path) in self.request.elsewhere
+                if elsewhere or (beside and not self._is_ours(part.worker, path, listed)):
                     continue
                 try:
                     if listed.size_bytes < 0:

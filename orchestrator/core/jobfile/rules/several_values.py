@@ -16,28 +16,20 @@ MAX_PATTERNS = 100
 
 def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield what is wrong with the file as a whole."""
-    yield from _train_or_command(data)
+    if "train" in data and "command" in data:
+        yield ("command",), "a job has either `train:` or `command:`, not both; remove one of them"
+    elif "train" not in data and "command" not in data:
+        yield (), "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"
     yield from places.checks_on(data.get("on")).problems(data)
     yield from access_problems(_mapping(data, "access"))
     yield from train_problems(data)
-    yield from _restarts(data)
+    if data.get("max_restarts") is not None and data.get("on_preemption") != "restart":
+        yield ("max_restarts",), "only counts with `on_preemption: restart`; add that, or remove this"
     yield from env_problems(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
     yield from metric_problems(_mapping(data, "metrics"))
     yield from data_problems(_mapping(data, "data"))
     yield from secret_problems(data, ())
-
-
-def _train_or_command(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    if "train" in data and "command" in data:
-        yield ("command",), "a job has either `train:` or `command:`, not both; remove one of them"
-    elif "train" not in data and "command" not in data:
-        yield (), "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"
-
-
-def _restarts(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    if data.get("max_restarts") is not None and data.get("on_preemption") != "restart":
-        yield ("max_restarts",), "only counts with `on_preemption: restart`; add that, or remove this"
 
 
 def _artifacts(patterns: Any) -> Iterator[tuple[Path, str]]:
@@ -181,8 +173,10 @@ def train_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield from _environment(data, train if isinstance(train, Mapping) else {})
     if isinstance(train, Mapping):
         yield from _batch(train)
-        yield from _fallback(train)
-        yield from _backend(train)
+        if train.get("fallback") == "sample" and train.get("dataset") == "fashion-mnist":
+            yield ("train", "fallback"), "the sample is of mnist, and there is none of fashion-mnist; write synthetic"
+        if train.get("backend") == "none" and train.get("entry") is None:
+            yield ("train", "backend"), "the built-in training needs PyTorch; `none` is for an `entry:` of your own"
         yield from _profile(train)
 
 
@@ -203,20 +197,9 @@ def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _environment(data: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    backend = train.get("backend")
-    least = "3.11" if backend == "tpu" else "3.10"
+    least = "3.11" if train.get("backend") == "tpu" else "3.10"
     if data.get("python") in ("3.8", "3.9", "3.10") and data["python"] != least:
         yield ("python",), f"`train:` needs Python {least} or newer"
-
-
-def _fallback(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    if train.get("fallback") == "sample" and train.get("dataset") == "fashion-mnist":
-        yield ("train", "fallback"), "the sample is of mnist, and there is none of fashion-mnist; write synthetic"
-
-
-def _backend(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    if train.get("backend") == "none" and train.get("entry") is None:
-        yield ("train", "backend"), "the built-in training needs PyTorch; `none` is for an `entry:` of your own"
 
 
 def _profile(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

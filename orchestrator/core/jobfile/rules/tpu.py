@@ -82,8 +82,7 @@ def tpu_problems(tpu: Mapping[str, Any], train: Mapping[str, Any], *, gke: bool 
 
 def tpu_warnings(tpu: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield a warning for each runtime version that hardly fits its type. `tpu`: the values that are set, which are checked."""
-    listed = tpu.get("any_of", ())
-    for number, own in enumerate(listed or ({},)):
+    for number, own in enumerate(tpu.get("any_of") or ({},)):
         one = _inherited(tpu, own)
         doubt = location_rules.runtime_doubt(one.get("accelerator", "v5litepod-8"), one.get("runtime"))
         if doubt is not None:

@@ -78,7 +78,9 @@ class ClusterCloud:
     def _create_owned(
         self, api: KubeApi, name: SliceName, manifest: Mapping[str, Any], owner: Mapping[str, Any]
     ) -> None:
-        metadata = {**manifest["metadata"], "ownerReferences": [_reference(owner)]}
+        whose = {"kind": "JobSet", "name": owner["metadata"]["name"], "uid": views.uid_of(owner)}
+        owners = [{"apiVersion": "jobset.x-k8s.io/v1alpha2", **whose}]
+        metadata = {**manifest["metadata"], "ownerReferences": owners}
         try:
             api.post(path_of(_collection(manifest), name.zone), {**manifest, "metadata": metadata})
         except errors.AlreadyExists as error:
@@ -263,25 +265,12 @@ class ClusterCloud:
         raise errors.BadRequest(_NO_SLICE)
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
-        url = path_of("jobsets", request.name.zone)
-        return {
-            "method": "POST",
-            "url": f"https://{self.api(request.name.project).server}{url}",
-            "body": request.manifests[0],
-        }
+        url = f"https://{self.api(request.name.project).server}{path_of('jobsets', request.name.zone)}"
+        return {"method": "POST", "url": url, "body": request.manifests[0]}
 
 
 def _collection(manifest: Mapping[str, Any]) -> str:
     return f"{str(manifest['kind']).lower()}s"
-
-
-def _reference(owner: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "name": owner["metadata"]["name"],
-        "uid": views.uid_of(owner),
-    }
 
 
 def _lease_of(name: SliceName) -> str:

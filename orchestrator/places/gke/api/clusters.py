@@ -214,8 +214,7 @@ def _refuse_unusable(context: str, server: str, name: str, user: Mapping[str, An
 
 def _named(environ: Mapping[str, str]) -> list[Path]:
     listed = [Path(each).expanduser() for each in environ.get("KUBECONFIG", "").split(os.pathsep) if each]
-    home = environ.get("HOME") or str(Path.home())
-    return listed or [Path(home) / ".kube" / "config"]
+    return listed or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
@@ -225,9 +224,8 @@ def _files(environ: Mapping[str, str]) -> list[Path]:
 
 CONTAINER_API = "https://container.googleapis.com/v1/"
 _CLUSTER = re.compile(r"projects/[a-z0-9.:-]+/locations/[a-z0-9-]+/clusters/[a-z0-9-]+")
-_CONTEXT_OF_GCLOUD = re.compile(
-    r"gke_[a-z0-9.:-]+_([a-z0-9-]+)_[a-z0-9-]+@"
-)  # `gcloud container clusters get-credentials`
+# Of `gcloud container clusters get-credentials`.
+_CONTEXT_OF_GCLOUD = re.compile(r"gke_[a-z0-9.:-]+_([a-z0-9-]+)_[a-z0-9-]+@")
 
 
 def identity(context: str | None, cluster: str | None, environ: Mapping[str, str]) -> str:

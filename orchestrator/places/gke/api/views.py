@@ -26,9 +26,8 @@ _PULL_FAILS = ("ImagePullBackOff", "ErrImagePull")
 _FINAL_PULL = ("not found", "notfound", "denied", "unauthorized", "forbidden", "manifest unknown")
 MAX_RUN = "cloud.google.com/gke-max-run-duration-seconds"  # label of a node that the cloud ends after so long
 LATE = "DeadlineExceeded"  # the reason of a Job, and of a pod, whose time is over
-MAX_EXECUTION = (
-    "MaximumExecutionTime"  # in the reason of a Workload that Kueue suspends for good, once its time is over
-)
+MAX_EXECUTION = "MaximumExecutionTime"  # in the reason of a Workload that Kueue suspends for good: its time is over
+_POD_SPEC = ("template", "spec", "template", "spec")  # in a replicated Job
 PATIENCE_S = 180.0  # for a registry that fails otherwise, and for a Secret that the node does not see
 _TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "NodeAffinity", "OutOfcpu", "Shutdown")
 
@@ -68,7 +67,7 @@ def slice_view(seen: Seen, name: SliceName) -> SliceView:
         runtime_version="",
         labels=labels,
         created_at=created,
-        spot="cloud.google.com/gke-spot" in _texts(_at(_pod_spec(jobset), "nodeSelector")),
+        spot="cloud.google.com/gke-spot" in _texts(_at(_replicated(jobset), *_POD_SPEC, "nodeSelector")),
         deadline=deadline,
         hosts=tuple(str(_at(pod, "metadata", "name")) for pod in seen.pods),
         error=error,
@@ -103,7 +102,7 @@ def pod_view(pod: Mapping[str, Any], hosts: int) -> PodView:
     state = _dict(container.get("state"))
     ended, running, to_start = (_dict(state.get(each)) for each in ("terminated", "running", "waiting"))
     phase = str(status.get("phase") or "Unknown")
-    reason, message = _why(status, ended, to_start)
+    reason, message = _why(pod, ended, to_start)
     rc = ended.get("exitCode")
     return PodView(
         name=str(_at(pod, "metadata", "name") or ""),
@@ -177,7 +176,7 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
         held = [each for each in finalizers if each != "foregroundDeletion"]
         return SliceState.DELETING, f"Deleting{left}{' held by finalizer ' + ', '.join(held) if held else ''}", None
     pods = [pod_view(pod, hosts_of(jobset)) for pod in seen.pods]
-    if (taken := next((pod for pod in pods if _was_taken(pod)), None)) is not None:
+    if (taken := next((pod for pod in pods if pod.reason in _TAKEN), None)) is not None:
         text = f"worker{taken.worker} was taken away: {taken.reason}{': ' + taken.message if taken.message else ''}"
         return SliceState.TOMBSTONE, taken.reason, Preempted(text)
     ended = _ended(jobset)
@@ -253,34 +252,22 @@ def _is_late(pod: PodView, seen: Seen) -> bool:
     return scheduled is not None and seen.server_now is not None and seen.server_now - scheduled > PATIENCE_S
 
 
-def _was_taken(pod: PodView) -> bool:
-    return pod.reason in _TAKEN
-
-
-def _why(status: Mapping[str, Any], ended: Mapping[str, Any], to_start: Mapping[str, Any]) -> tuple[str, str]:
+def _why(pod: Mapping[str, Any], ended: Mapping[str, Any], to_start: Mapping[str, Any]) -> tuple[str, str]:
     """Why a pod waits or how it ended, and the same in a sentence. A disruption comes before what it led to."""
-    conditions = _dicts(status.get("conditions"))
-    spared = status.get("phase") == "Succeeded"  # it ended before it was taken away
-    for condition in conditions:
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True" and not spared:
-            # Kubernetes names the cause: PreemptionByScheduler, DeletionByTaintManager, EvictionByEvictionAPI, …
-            reason = str(condition.get("reason") or "DisruptionTarget")
-            return (
-                "Preempting"
-                if "Preemption" in reason
-                else "NodeLost"
-                if "Taint" in reason or "PodGC" in reason
-                else "Evicted"
-            ), str(condition.get("message") or reason)
+    status, taken = _dict(pod.get("status")), _condition(pod, "DisruptionTarget")
+    if taken is not None and status.get("phase") != "Succeeded":  # else it ended before it was taken away
+        # Kubernetes names the cause: PreemptionByScheduler, DeletionByTaintManager, EvictionByEvictionAPI, …
+        reason = str(taken.get("reason") or "DisruptionTarget")
+        lost = "NodeLost" if "Taint" in reason or "PodGC" in reason else "Evicted"
+        return "Preempting" if "Preemption" in reason else lost, str(taken.get("message") or reason)
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")
     if to_start.get("reason"):
         return str(to_start["reason"]), str(to_start.get("message") or "")
     if ended.get("reason"):
         return str(ended["reason"]), ""
-    for condition in conditions:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("reason") or "Unschedulable"), str(condition.get("message") or "")
+    if (homeless := _condition(pod, "PodScheduled", "False")) is not None:
+        return str(homeless.get("reason") or "Unschedulable"), str(homeless.get("message") or "")
     return "", ""
 
 
@@ -288,14 +275,10 @@ def _replicated(jobset: Mapping[str, Any]) -> Mapping[str, Any]:
     return next(iter(_dicts(_at(jobset, "spec", "replicatedJobs"))), {})
 
 
-def _pod_spec(jobset: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _dict(_at(_replicated(jobset), "template", "spec", "template", "spec"))
-
-
-def _condition(found: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """Return the condition of this type if it is true."""
+def _condition(found: Mapping[str, Any], kind: str, status: str = "True") -> Mapping[str, Any] | None:
+    """Return the condition of this type if it has this status."""
     listed = _dicts(_at(found, "status", "conditions"))
-    return next((each for each in listed if each.get("type") == kind and each.get("status") == "True"), None)
+    return next((each for each in listed if each.get("type") == kind and each.get("status") == status), None)
 
 
 def time_of(text: Any) -> float | None:
@@ -344,18 +327,11 @@ def for_kueue(workload: Mapping[str, Any] | None, unread: str = "") -> str:
     if workload is None:
         return unread or NOT_SEEN
     evicted, quota, admitted = (
-        _message(workload, kind, status)
+        str((_condition(workload, kind, status) or {}).get("message") or "")
         for kind, status in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False"))
     )
     said = [evicted, _of_flavors(quota or admitted)]  # why it was sent back comes before why it still waits
     return "; ".join(dict.fromkeys(filter(None, said))) or "waits for Kueue"
-
-
-def _message(workload: Mapping[str, Any], kind: str, status: str) -> str:
-    for condition in workload.get("status", {}).get("conditions") or ():
-        if condition.get("type") == kind and condition.get("status") == status:
-            return str(condition.get("message") or "")
-    return ""
 
 
 def _of_flavors(message: str) -> str:

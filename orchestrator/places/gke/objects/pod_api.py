@@ -34,9 +34,8 @@ class PodView:
     phase: PodPhase
     node: str = ""  # empty: not scheduled yet
     rc: int | None = None  # of its container; None: it has not ended, or the code is unknown
-    reason: str = (
-        ""  # why it waits or how it ended: `Unschedulable`, `ImagePullBackOff`, `Evicted`, `DeadlineExceeded`, …
-    )
+    # Why it waits or how it ended: `Unschedulable`, `ImagePullBackOff`, `Evicted`, `DeadlineExceeded`, …
+    reason: str = ""
     message: str = ""  # the same in a sentence
     note: str = ""  # the termination message that the program in the pod left
     started_at: float | None = None  # of its container

@@ -83,8 +83,7 @@ class PodPacker:
         if not self._asked:
             self._asked = True
             return
-        rows = self._rows
-        self._wanted = iter([row for begin, end in json.loads(data) for row in rows[begin:end]])
+        self._wanted = iter([row for begin, end in json.loads(data) for row in self._rows[begin:end]])
 
     def answer(self, limit: int) -> dict[str, Any]:
         """Return the next row of the index."""
@@ -120,7 +119,8 @@ class PodPacker:
         """Return exactly so many bytes of the wanted contents, in their order. Raises ContentLost for the rest of a file."""
         while not self._left_bytes:
             row = next(self._wanted)
-            self._left_bytes, self._buffer, self._content = row.size_bytes, b"", self._contents(row)
+            self._content = self._from_log(row) if row.kept == FROM_LOG else self._from_bucket(row)
+            self._left_bytes, self._buffer = row.size_bytes, b""
         assert size <= self._left_bytes, "one file at a time"
         try:
             while len(self._buffer) < size:
@@ -134,9 +134,6 @@ class PodPacker:
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         self._left_bytes -= size
         return data
-
-    def _contents(self, row: _Row) -> Iterator[bytes]:
-        return self._from_log(row) if row.kept == FROM_LOG else self._from_bucket(row)
 
     def _from_log(self, row: _Row) -> Iterator[bytes]:
         inflate = zlib.decompressobj()

@@ -88,10 +88,8 @@ def parse(content: bytes) -> Text | Control:
             return Text(rest[1:-1])
         if rest.endswith(b"|"):
             return Text(rest[1:-1] + b"\n")
-    if rest.startswith(b" {"):
-        found = _control(rest)
-        if found is not None:
-            return found
+    if rest.startswith(b" {") and (found := _control(rest)) is not None:
+        return found
     return Text(content + b"\n")
 
 

@@ -96,7 +96,7 @@ def open_client(endpoint: str, credentials: Any, adapter: HTTPAdapter, *, emulat
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     session.trust_env = not emulated
-    session.auth = _unchanged  # requests reads .netrc only without an auth
+    session.auth = lambda request: request  # requests reads .netrc only without an auth
     return tpu_v2.TpuClient(transport=transport)
 
 
@@ -109,7 +109,3 @@ def post(client: Any, url: str, body: Mapping[str, Any], timeout_s: float) -> re
     """Send JSON that no generated message can express, on the client's session: same adapter, same credentials."""
     reply: requests.Response = client.transport._session.post(url, json=body, timeout=timeout_s)
     return reply
-
-
-def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
