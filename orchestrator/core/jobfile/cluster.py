@@ -73,10 +73,8 @@ def problems(wish: ClusterWish, *, reserved: bool, together: bool = False) -> It
     if reserved and wish.reservation is None:
         yield "reservation", "is missing: `provisioning: reserved` needs the name of the reservation"
     if together and wish.queue is None:
-        yield (
-            "queue",
-            "is missing: with `tpu: {queue: true}` Kueue asks for the nodes; name a LocalQueue, or remove that",
-        )
+        why = "with `tpu: {queue: true}` Kueue asks for the nodes; name a LocalQueue, or remove that"
+        yield "queue", f"is missing: {why}"
     if wish.priority is not None and wish.queue is None:
         yield "priority", "is a priority class of Kueue; name a `queue`, or remove this"
 

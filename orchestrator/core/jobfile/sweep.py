@@ -297,7 +297,5 @@ def _name_mistakes(data: Mapping[str, Any], count: int | None) -> Iterator[tuple
     longest += 1 + len(str(count)) if MATRIX in data and count is not None else 0
     if len(name) + longest > names.MAX_JOB_NAME_CHARS:
         most = names.MAX_JOB_NAME_CHARS - longest
-        yield (
-            ("name",),
-            f"has {len(name)} characters, and the names of its runs are longer; at most {most} are allowed here",
-        )
+        why = f"has {len(name)} characters, and the names of its runs are longer; at most {most} are allowed here"
+        yield ("name",), why

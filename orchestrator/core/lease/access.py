@@ -122,10 +122,9 @@ def describe(route: Route, workers: int = 2) -> str:
         way = f"by {_addresses('external', workers)}"
     elif route.via is Via.IAP:
         way = "through Identity-Aware Proxy"
-    elif route.ssh_proxy_command is None:
-        way = f"by {_addresses('internal', workers)}"
     else:
-        way = f"by {_addresses('internal', workers)}, through `{route.ssh_proxy_command}`"
+        through = "" if route.ssh_proxy_command is None else f", through `{route.ssh_proxy_command}`"
+        way = f"by {_addresses('internal', workers)}{through}"
     return way + (", with OS Login" if route.os_login else "")
 
 

@@ -322,9 +322,8 @@ class SavedState:
             return f"begins at step 0: no checkpoint was saved, only {count} ({size})"
         if self.step is not None:
             place = f"at step {self.step:,}"
-        elif self.metrics_step is not None:
-            place = f"from {count} ({size}, metrics up to step {self.metrics_step:,})"
         else:
-            place = f"from {count} ({size})"
+            metrics = "" if self.metrics_step is None else f", metrics up to step {self.metrics_step:,}"
+            place = f"from {count} ({size}{metrics})"
         saved = "" if saved_s is None else f", saved {format_duration(saved_s)} before the loss"
         return f"goes on {place}{saved}"

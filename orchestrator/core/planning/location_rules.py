@@ -39,11 +39,8 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
 def runtime_doubt(accelerator: str, runtime: str | None) -> str | None:
     """Return why the runtime version hardly fits the type: it is the usual one of other generations only."""
     kind = catalog.lookup(accelerator)
-    of = {
-        each.generation
-        for name in catalog.types()
-        if (each := catalog.lookup(name)) and each.default_runtime == runtime
-    }
+    known = filter(None, map(catalog.lookup, catalog.types()))
+    of = {each.generation for each in known if each.default_runtime == runtime}
     if kind is None or not of or kind.generation in of:
         return None
     fitting = " or ".join(catalog.runtimes(kind.generation))

@@ -29,18 +29,11 @@ def create_key(directory: Path) -> KeyPair:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     path = directory / "id_ed25519"
-    if path.exists():
-        return _existing(path)
-    key = Ed25519PrivateKey.generate()
-    text = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-    private_files.make_directory(directory)
-    whole_file.replace(path, text)
-    return _existing(path)
-
-
-def _existing(path: Path) -> KeyPair:
-    from cryptography.hazmat.primitives import serialization as form
-
+    if not path.exists():
+        made = Ed25519PrivateKey.generate()
+        private_files.make_directory(directory)
+        text = made.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+        whole_file.replace(path, text)
     if path.stat().st_mode & 0o077:
         raise ConfigError(f"{path} can be read by others", hint=f"chmod 600 {path}")
     try:

@@ -20,9 +20,7 @@ _RESERVATION = re.compile(r"(projects/[a-z0-9.:-]{4,100}/reservations/)?[a-z]([a
 
 def cluster(value: Any) -> Any:
     """Return the full name of a cluster. Raises ValueError, as every function for one value here."""
-    if isinstance(value, str) and not _CLUSTER.fullmatch(value):
-        raise ValueError(f"`{shown(value)}` is not the name of a cluster: projects/P/locations/L/clusters/C")
-    return value
+    return _matching(value, _CLUSTER, "the name of a cluster: projects/P/locations/L/clusters/C")
 
 
 def context(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -86,8 +87,6 @@ class PodLog:
         stream = self._response.extensions.get("network_stream")
         sock = stream.get_extra_info("socket") if stream is not None else None
         if sock is not None:
-            try:
+            with suppress(OSError):
                 sock.shutdown(2)
-            except OSError:
-                pass
         self._response.close()
