@@ -41,7 +41,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"engine/leases/renewal", r"delete itself|claim of the job"),
         (r"client/connections", r"GUARDIAN"),
     ),
-    "Detached runs": ((r"client/jobs/(runs|attach|ending)|places/vms/place", r"detached|the process of"),),
+    "Detached runs": ((r"client/jobs/(runs|ending)|places/vms/place", r"detached|the process of"),),
     "Networks, IAP and OS Login": (
         (r"places/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
         (r"remote/iap/|client/guarantee/access_checks", r""),
@@ -78,12 +78,12 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "The type, the zone or the price does not fit": (
         (r"places/google/known_errors", r"does not offer|TPU Node"),
         (r"core/planning/|places/google/objects", r""),
-        (r"client/slices/offers|report/cluster_offers", r"--type|--zone"),
+        (r"client/slices/offers|report/offers", r"--type|--zone"),
         (r"places/vms/area|places/tpu/api/calls", r"not a zone"),
     ),
     "SSH cannot connect": (
         (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|piped|known_hosts|keys)", r""),
-        (r"client/slices/(shell|copies|ssh_config)|remote/fleet/(forward|side_by_side)", r""),
+        (r"client/slices/(shell|copies)|remote/fleet/(forward|side_by_side)", r""),
         (r"cli/commands/slices/ssh", r"is no port"),
     ),
     "Setup fails": (
@@ -110,7 +110,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"engine/leases/recover", r"artifacts"),
     ),
     "The emulator": (
-        (r"cli/commands/emulator|client/guarantee/teardown_client", r""),
+        (r"cli/commands/emulator|client/connections", r""),
         (r"places/google/credentials", r"emulator|TOKEN_FILE|real credentials"),
         (r"settings|places/google/error_translation", r"ENDPOINT|SPEED|CORES|restart the emulator"),
     ),
@@ -138,14 +138,17 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/", r"another (process|tpujob command)|in use by|being run already|running job"),
     ),
     "Slices that are held": (
-        (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
+        (r"client/slices/(up|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
         (r"places/tpu/api/", r"state|addresses yet"),
     ),
     "No such run or slice": (
-        (r"ledger/ledger|client/(lookup|jobs/attach)", r""),
+        (r"ledger/ledger|client/lookup", r""),
         (r"client/slices/down", r"ever named|matches several"),
         (r"client/results/(logs|pages)", r"run"),
     ),
-    "Timers and drill": ((r"client/guarantee/timers|cli/commands/guarantee/(install_gc|drill)", r""),),
+    "Timers and drill": (
+        (r"client/guarantee/timers|cli/commands/guarantee/drill", r""),
+        (r"cli/commands/guarantee/gc", r"--every"),
+    ),
     "Mistakes in a command or a job file": ((r"cli/|client/|core/jobfile/|places/", r""),),
 }

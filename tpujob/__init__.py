@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from orchestrator.client.lending import Slice as Slice
     from orchestrator.client.slices.down import DownResult as DownResult
     from orchestrator.client.slices.down import SliceRelease as SliceRelease
-    from orchestrator.client.slices.held import SliceEnd as SliceEnd
-    from orchestrator.client.slices.held import SliceStatus as SliceStatus
     from orchestrator.client.slices.offers import Offers as Offers
     from orchestrator.client.slices.status import SliceRow as SliceRow
     from orchestrator.client.slices.status import Status as Status
+    from orchestrator.client.slices.up import SliceEnd as SliceEnd
+    from orchestrator.client.slices.up import SliceStatus as SliceStatus
     from orchestrator.client.slices.up import UpResult as UpResult
     from orchestrator.client.sweeps.plans import SweepPreview as _SweepPlan
     from orchestrator.client.sweeps.progress import SweepProgress as SweepProgress
@@ -84,10 +84,9 @@ _NAMES = {  # module of each name
     "client.job": ("Access", "Emulated", "Gke", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
     "client.lending": ("CommandResult", "Slice"),
     "client.slices.down": ("DownResult", "SliceRelease"),
-    "client.slices.held": ("SliceEnd", "SliceStatus"),
     "client.slices.offers": ("Offers",),
     "client.slices.status": ("SliceRow", "Status"),
-    "client.slices.up": ("UpResult",),
+    "client.slices.up": ("SliceEnd", "SliceStatus", "UpResult"),
     "client.sweeps.plans": ("SweepPlan",),
     "client.sweeps.progress": ("SweepProgress",),
     "errors": (

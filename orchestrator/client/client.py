@@ -21,23 +21,21 @@ from orchestrator.client.functions.function import RemoteFunction
 from orchestrator.client.functions.function import function as remote
 from orchestrator.client.guarantee.gc import GcResult, area_of, collect_garbage
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
-from orchestrator.client.jobs import attach, ending
+from orchestrator.client.jobs import ending, runs
 from orchestrator.client.jobs.planning import Export, PlanPreview, export, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice
 from orchestrator.client.results import costs, history, logs, pages, reports
 from orchestrator.client.results.costs import Since
 from orchestrator.client.session import Session
-from orchestrator.client.slices import held
+from orchestrator.client.slices import up
 from orchestrator.client.slices.down import DownResult, take_down
-from orchestrator.client.slices.held import SliceEnd, SliceStatus
 from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as slice_offers
 from orchestrator.client.slices.shell import PortWish, forwarding
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
-from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up
-from orchestrator.client.sweeps.ending import cancel
+from orchestrator.client.slices.up import SliceEnd, SliceOptions, SliceStatus, UpResult, bring_up
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.client.sweeps.sweeps import run_sweep
@@ -197,7 +195,7 @@ class Client:
         run goes on: `error.result.detached` says so.
         """
         with self._session(on_event) as session:
-            result = attach.attach(session, _id(run))
+            result = runs.attach(session, _id(run))
             return successful(session, result)
 
     def cancel(self, run: str | Run) -> None:
@@ -208,7 +206,7 @@ class Client:
         TpujobError if the process of the run does not stop it.
         """
         with self._session(ends=True) as session:
-            if not cancel(session, _id(run)).released:
+            if not ending.cancel(session, _id(run)).released:
                 check_released(session)
 
     def collect(
@@ -386,18 +384,18 @@ class Client:
         there is none or it is in use.
         """
         with self._session() as session:
-            return held.stop(session, name)
+            return up.stop(session, name)
 
     def start(self, name: str | None = None) -> SliceStatus:
         """Start a stopped slice and wait until it is READY. Raises UserError if there is none."""
         with self._session() as session:
-            return held.start(session, name)
+            return up.start(session, name)
 
     def extend(self, name: str, by: Duration) -> SliceEnd:
         """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
         by_s = seconds("by", by, *HOLD)
         with self._session() as session:
-            return held.extend(session, name, by_s)
+            return up.extend(session, name, by_s)
 
     @contextmanager
     def forward(self, name: str | Run | None, *ports: int, worker: int = 0) -> Iterator[dict[int, int]]:

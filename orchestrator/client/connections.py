@@ -1,23 +1,28 @@
-"""How a session reaches the clouds: the client of each, the emulator that runs here, and the guardian of what is created."""
+"""How sessions, and commands without a ledger, reach the clouds: the client of each, the emulator that runs here, the guardian.
+
+`connect` needs neither a ledger nor google-cloud-tpu: enough to ask and to delete.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import places, settings
 from orchestrator.core.lease.cloud_api import Cloud, is_emulated
-from orchestrator.errors import TpujobError
+from orchestrator.core.text.redaction import Redactor
+from orchestrator.emulator.daemon import control
+from orchestrator.errors import CloudUnavailable, TpujobError
 from orchestrator.places.desk import Address, Emulator
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
-    from orchestrator.emulator.daemon.control import Endpoint
     from orchestrator.engine.guardian.process import Guardian
+
 
 OFF = ("off", "0", "no")
 
@@ -27,7 +32,7 @@ class Connections:
 
     def __init__(self, target: Target, directory: Path, reporter: Reporter, *, light: bool = False) -> None:
         self._target, self._directory, self._reporter, self.light = target, directory, reporter, light
-        self._endpoint: Endpoint | None = None
+        self._endpoint: control.Endpoint | None = None
         self.guardian_words: str | None = None  # of the guardian that was started, for messages
 
     @property
@@ -41,7 +46,6 @@ class Connections:
 
     def address(self, cloud: str) -> Address:
         """Return where a cloud of slices answers; start the emulator for its own. Raises CloudError, ConfigError."""
-        from orchestrator.client.guarantee.teardown_client import embedded_emulator
         from orchestrator.places.google.credentials import read_token
 
         target = self._target
@@ -64,7 +68,6 @@ class Connections:
 
     def emulator(self, kind: str) -> Emulator | None:
         """Return where the emulated cloud answers, which is started if need be; None: the cloud is Google's."""
-        from orchestrator.client.guarantee.teardown_client import embedded_emulator
         from orchestrator.places.google.credentials import read_token
 
         if not is_emulated(kind):
@@ -78,8 +81,6 @@ class Connections:
         """Return whether the cloud is the one that was connected: the emulator may have ended, and another one begun."""
         if not is_emulated(kind) or self._endpoint is None:
             return True
-        from orchestrator.emulator.daemon import control
-
         return control.running(self.emulator_directory) == self._endpoint
 
     def guardian(self) -> Callable[[], Guardian] | None:
@@ -100,3 +101,40 @@ class Connections:
             return guardian
 
         return arm
+
+
+def connect(target: Target, secrets: Redactor, cloud: str | None = None) -> Any:
+    """Return the light client of the target's cloud, or of another one; start the embedded emulator where that is the target.
+
+    `secrets` learns the emulator's token. Raises AuthError without credentials, CloudUnavailable when the emulator does not
+    start, ConfigError for an unusable state directory.
+    """
+    cloud = cloud or target.kind
+    return places.place_of(cloud).open_cloud(_Lines(target, secrets), cloud)
+
+
+@dataclass(slots=True)
+class _Lines:
+    target: Target
+    secrets: Redactor
+    light: bool = True
+
+    def address(self, cloud: str) -> Address:
+        from orchestrator.places.google.credentials import read_token
+
+        if not is_emulated(cloud):
+            return Address(self.target)
+        if self.target.endpoint is not None:
+            self.secrets.add(read_token(self.target.token_file))
+            return Address(self.target)
+        endpoint = embedded_emulator(settings.open_state_dir(settings.state_dir(os.environ)) / "emulator")
+        self.secrets.add(endpoint.token)
+        return Address(self.target, endpoint.url, endpoint.token)
+
+
+def embedded_emulator(directory: Path) -> control.Endpoint:
+    """Return the endpoint of the emulator in this directory; start it if it is not running. Raises CloudUnavailable."""
+    try:
+        return control.ensure_running(directory)
+    except RuntimeError as error:
+        raise CloudUnavailable(str(error), hint=f"its log is {directory / 'daemon.log'}") from error

@@ -13,9 +13,7 @@ from orchestrator.catalog import gke
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.grants import Grant
 from orchestrator.errors import UserError
-from orchestrator.report.cluster_offers import as_json, offered_on_gke
-from orchestrator.report.cluster_offers import table as gke_table
-from orchestrator.report.offers import Offered, chosen, offered, table
+from orchestrator.report.offers import Offered, chosen, gke_as_json, gke_table, offered, offered_on_gke, table
 
 
 @pytest.mark.parametrize(("name", "chips", "cores", "hosts", "topology", "api_type", "runtime"), [
@@ -360,7 +358,7 @@ def test_a_common_name_is_understood() -> None:
 
 
 def test_a_program_gets_the_labels_of_the_nodes() -> None:
-    (row,) = map(as_json, offered_on_gke("tpu7x-8"))
+    (row,) = map(gke_as_json, offered_on_gke("tpu7x-8"))
     assert row["node_labels"] == {
         "cloud.google.com/gke-tpu-accelerator": "tpu7x",
         "cloud.google.com/gke-tpu-topology": "2x2x1",

@@ -327,7 +327,7 @@ def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
 
 
 def test_the_code_s_own_times_are_those_of_the_table() -> None:
-    from orchestrator.cli.commands.guarantee.install_gc import install_gc
+    from orchestrator.cli.commands.guarantee.gc import install_gc
     from orchestrator.engine.runtime.retry import pauses
 
     every = inspect.signature(install_gc).parameters["every"].default

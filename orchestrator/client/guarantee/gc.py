@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator import boot_clock, catalog, places, settings
+from orchestrator.client import connections
 from orchestrator.client.events import Reporter
-from orchestrator.client.guarantee import teardown_client
 from orchestrator.client.session import Session
 from orchestrator.core.lease.cloud_api import Cloud, SliceView
 from orchestrator.core.text import names
@@ -124,7 +124,7 @@ def collect_garbage(reporter: Reporter, where: GcArea, *, dry_run: bool = False,
     area = where.area
     if not quiet:
         reporter.notice("cloud", area.why)
-    cloud = teardown_client.connect(where.target, reporter.secrets, area.cloud)
+    cloud = connections.connect(where.target, reporter.secrets, area.cloud)
     world = _World(cloud, reporter.report)
     program = engine.collect_garbage(area.project, area.parts, cloud.capabilities, dry_run=dry_run)
     collected = Interpreter(cast("World", world)).run(program)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import places
-from orchestrator.client.guarantee import teardown_client, timers
+from orchestrator.client import connections
+from orchestrator.client.guarantee import timers
 from orchestrator.client.session import Session
 from orchestrator.core.lease import access, guest_reports
 from orchestrator.core.lease.guest_reports import WatchdogStatus
@@ -79,7 +80,7 @@ def credentials(target: Target, secrets: Redactor) -> HealthCheck:
     """Ask the API for the project's zones. `secrets` learns the emulator's token."""
     began = time.monotonic()
     try:
-        zones = teardown_client.connect(target, secrets).zones(target.project).rows
+        zones = connections.connect(target, secrets).zones(target.project).rows
     except TpujobError as error:
         return failed("credentials", error)
     took_ms = (time.monotonic() - began) * 1000

@@ -1,4 +1,4 @@
-"""End a run (`cancel`), or collect what it left on its slice (`collect`)."""
+"""End a run or a sweep (`cancel`), or collect what a run left on its slice (`collect`)."""
 
 import math
 import time
@@ -13,15 +13,19 @@ from orchestrator.client import lookup
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import make_directory
+from orchestrator.client.jobs.results import tell_saved
 from orchestrator.client.results import pages
 from orchestrator.client.session import Session
 from orchestrator.client.slices.down import SliceRelease
+from orchestrator.client.sweeps import progress
+from orchestrator.client.sweeps.progress import VariantState
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.text.units import clock
 from orchestrator.engine.leases.release import Released
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import ArtifactError, TpujobError, UserError
+from orchestrator.ledger.rows import SweepRecord
 from orchestrator.places.leased import STOP_GRACE_S
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.report import collected
@@ -47,7 +51,7 @@ class Canceled:
         return {key: value for key, value in asdict(self).items() if key != "line"}
 
 
-def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
+def cancel_run(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
     """End a run: delete its slice and prove it. Artifacts are not collected.
 
     A run that waits for capacity asks for no slice any more; its process ends. A run on a held slice is stopped there, and the
@@ -228,3 +232,106 @@ def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: L
         why = f"not all results are collected: {collected.lines(absent)[0][1]}"
         attempt = replace(attempt, exit_code=ArtifactError.exit_code, error=ArtifactError.__name__, detail=why)
     return results.ended_before(session, found, attempt, lease, lines)
+
+
+NOT_COLLECTED = "what the job wrote is not collected (`cancel` does not wait for that), and goes with its slice"
+
+
+@dataclass(frozen=True, slots=True)
+class CanceledSweep:
+    """What became of a sweep that was to be canceled. `slices`: what it still had; proven absent while `released` is true."""
+
+    sweep: str
+    name: str
+    had_ended: bool  # its process, before
+    released: bool
+    variants: tuple[VariantState, ...]
+    slices: tuple[SliceRelease, ...]
+    line: str  # for a terminal
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "line"}
+
+
+def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
+    """End the sweep or the run of this id or name, with its slices, proven; see `cancel_run`.
+
+    What goes on is meant, rather than what has ended. Raises UnknownRun; UserError where several that go on have this name.
+    """
+    before = session.ledger.open_leases()
+    session.recover(look=True)
+    record = lookup.live_sweep(session, text)
+    if record is None:
+        found, attempt = lookup.live_run(session, text)
+        canceled = cancel_run(session, found, attempt)
+        if canceled.slices and attempt.state is AttemptState.RUNNING and not places.traits_of(found.cloud).results_stay:
+            session.reporter.notice("lost", NOT_COLLECTED)
+            tell_saved(session, Path(found.directory))
+        return canceled
+    return _cancel_sweep(session, record, progress.is_living(session, record), before)
+
+
+def _cancel_sweep(session: Session, record: SweepRecord, living: bool, before: list[Lease]) -> CanceledSweep:
+    """`before`: the open leases of the time before the recovery."""
+    session.ledger.cancel_sweep(record.id, session.now())
+    # These are all: from here on, the ledger begins no run of the sweep.
+    runs = [pair for pair in session.ledger.runs() if pair[0].spec.sweep.id == record.id]
+    live = [pair for pair in runs if not pair[1].state.ended]
+    had = [(run, record_end(session, run, attempt)) for run, attempt in live]
+    # All at once and after the last record: meanwhile a slice may have gone from run to run.
+    ids, live_ids = {run.id for run, _ in runs}, {run.id for run, _ in live}
+    found = [lease for lease in session.ledger.open_leases() if lease.run in ids]
+    kept = [
+        lease for lease in found if lease.hold_until is not None and lease.down_at is None and lease.run not in live_ids
+    ]
+    owed = {lease.id: lease for lease in found if lease not in kept}
+    owed |= {lease.id: lease for run, lease in had if lease is not None and is_its_own(lease, run)}
+    for lease in kept:
+        session.reporter.notice("note", lease_outcome(lease))
+    running = [run for run, attempt in live if attempt.state is AttemptState.RUNNING]
+    if owed and not all(places.traits_of(run.cloud).results_stay for run in running):
+        session.reporter.notice("lost", NOT_COLLECTED)
+    for cloud in {lease.cloud for lease in owed.values()}:
+        release(session, [lease for lease in owed.values() if lease.cloud == cloud])
+    if not session.unproven and living:
+        _wait_for_sweep(session, record, needed=any(lease is None or not is_its_own(lease, run) for run, lease in had))
+    owed |= {lease.id: lease for lease in before if lease.run in ids and lease not in kept}
+    return _canceled_sweep(session, record, living, kept, list(owed))
+
+
+def _wait_for_sweep(session: Session, record: SweepRecord, *, needed: bool) -> None:
+    """Wait for the end of the sweep's process. `needed`: only it stops a job, on this machine or on a slice of `tpujob up`."""
+    try:
+        wait_for_process(session, progress.lock_of(record), record.name)
+    except TpujobError as error:
+        if needed:
+            raise
+        session.reporter.notice("note", error.message)
+
+
+def _canceled_sweep(
+    session: Session, record: SweepRecord, living: bool, kept: list[Lease], released: list[str]
+) -> CanceledSweep:
+    """`released`: the ids of the leases that were to be."""
+    leases = [session.ledger.lease(lease) for lease in released]
+    state = progress.of(session, record)
+    parts = [lease_outcome(lease) for lease in leases] or ([] if kept else ["it has no slice"])
+    told = state.counts.replace("queued", "not started")
+    return CanceledSweep(
+        record.id,
+        record.name,
+        had_ended=not living,
+        released=not session.unproven and not kept,
+        variants=state.variants,
+        slices=tuple(
+            SliceRelease(
+                lease.handle,
+                lease.name.node,
+                lease.name.zone,
+                lease.gone_at is not None,
+                lease.gone_at or session.now(lease.cloud),
+            )
+            for lease in leases
+        ),
+        line="; ".join([f"{record.name} {'canceled' if living else 'has ended already'}: {told}", *parts]),
+    )

@@ -121,14 +121,13 @@ def _only_a_warning(session: Session) -> Iterator[None]:
 
 def write(session: Session, page: Page, path: Path, *, make_directory: bool = False, named: bool = False) -> None:
     """Write a page, and with that of one run in its place the trace. `named`: by the user. Raises ConfigError."""
-    from orchestrator.report.page import pages, run_data  # Jinja2, only where there is a page to write
-    from orchestrator.report.page.timeline import trace
+    from orchestrator.report.page import pages, timeline  # Jinja2, only where there is a page to write
 
     secrets, runs = session.reporter.secrets, []
     for each in page.runs:
         run, attempt = session.ledger.run(each)
         session.know_secrets(run)
-        runs.append(run_data.read(session.ledger, run, attempt, session.now(run.cloud)))
+        runs.append(timeline.read(session.ledger, run, attempt, session.now(run.cloud)))
     with _refused(path):
         if make_directory:
             private_files.make_directory(path.parent)
@@ -141,7 +140,7 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
             directory = Path(runs[0].report.directory)
             if path == page.path.absolute():
                 # Perfetto shows the escapes of names as they are written.
-                found = json.dumps(trace(runs[0], secrets.hide), separators=(",", ":"), ensure_ascii=False)
+                found = json.dumps(timeline.trace(runs[0], secrets.hide), separators=(",", ":"), ensure_ascii=False)
                 whole_file.replace(directory / TRACE, found)
             has_trace = (directory / TRACE).exists()
             text = pages.run_page(runs[0], link=_link(directory, path.parent), hide=secrets.hide, trace=has_trace)

@@ -30,9 +30,9 @@ AT_ONCE = 8  # zones that are asked at the same time
 
 def ask_again(session: Session) -> Availability:
     """Ask every zone, keep the answer and return it. Raises CloudError when no zone answers."""
-    from orchestrator.client.guarantee import teardown_client  # `offers` without --refresh needs neither
+    from orchestrator.client import connections  # `offers` without --refresh needs neither
 
-    cloud = teardown_client.connect(session.target, session.reporter.secrets)
+    cloud = connections.connect(session.target, session.reporter.secrets)
     zones = cloud.zones(session.target.project).rows
     found = _ask(cloud, session.target.project, zones, asked_project(session), session.reporter)
     whole_file.replace(session.directory / AVAILABILITY, json.dumps(found.to_dict(), indent=1))

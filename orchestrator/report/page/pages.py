@@ -16,7 +16,7 @@ from orchestrator.report.comparison.figures import RunFigures
 from orchestrator.report.page import pictures, summary, timeline
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.pictures import charts, clock
-from orchestrator.report.page.run_data import RunData
+from orchestrator.report.page.timeline import RunData
 from orchestrator.report.results import RunReport
 from orchestrator.report.results import remarks as remarks_of
 

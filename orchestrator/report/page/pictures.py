@@ -15,7 +15,7 @@ from orchestrator.core.text.units import format_duration
 from orchestrator.report.files.metrics import POINTS, Point, short
 from orchestrator.report.files.timing import LEAST_S, Piece
 from orchestrator.report.page import timeline
-from orchestrator.report.page.run_data import RunData
+from orchestrator.report.page.timeline import RunData
 
 MOST_ROWS = 60  # of a timeline
 TICKS = 6  # at most

@@ -23,7 +23,7 @@ from orchestrator.report.files.artifact_files import count, section
 from orchestrator.report.files.metrics import Metric, last_text, short
 from orchestrator.report.layout import format_cost
 from orchestrator.report.page import timeline
-from orchestrator.report.page.run_data import RunData
+from orchestrator.report.page.timeline import RunData
 from orchestrator.report.results import RunReport
 
 EMULATED = (

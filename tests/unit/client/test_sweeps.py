@@ -12,9 +12,10 @@ import pytest
 from orchestrator import errors
 from orchestrator.client import lookup
 from orchestrator.client.events import Event, Failure, Notice, Reporter, RunResult, SweepResult
+from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.runs import RunOptions
 from orchestrator.client.session import Session
-from orchestrator.client.sweeps import ending, lanes, progress
+from orchestrator.client.sweeps import lanes, progress
 from orchestrator.client.sweeps.lanes import Board
 from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.core.jobfile import sweep

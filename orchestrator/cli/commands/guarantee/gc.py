@@ -1,4 +1,4 @@
-"""`tpujob gc`: delete slices without a claim, from any machine; or, with --local, finish what this machine owes."""
+"""`tpujob gc|install-gc`: delete slices without a claim, from any machine; finish what this one owes, once or by a timer."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -7,7 +7,8 @@ from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.client.guarantee import gc as client
-from orchestrator.core.text.units import day_clock
+from orchestrator.client.guarantee import timers
+from orchestrator.core.text.units import day_clock, parse_duration
 from orchestrator.errors import UserError
 from orchestrator.places import traits_of, traits_on
 
@@ -95,3 +96,46 @@ def lines(result: client.GcResult) -> Iterator[str]:
 
 def _row(verdict: str, each: client.FoundSlice, *rest: str) -> str:
     return "\t".join((verdict, each.node, each.zone, each.accelerator_type, *rest))
+
+
+SHORTEST_S, LONGEST_S = 60, 86400
+
+
+def install_gc(
+    every: Annotated[str, Option("--every", metavar="DURATION", help="How often, such as 5m or 1h.")] = "5m",
+    show: Annotated[bool, Option("--print", help="Print what would be written, and write nothing.")] = False,
+    uninstall: Annotated[bool, Option("--uninstall", help="Remove the timer.")] = False,
+) -> None:
+    """Install a timer that runs `tpujob gc --local` every few minutes: a systemd timer, a launchd agent or a cron line.
+
+    It keeps today's state directory, cloud and project, whatever the environment is later.
+    """
+    if uninstall:
+        removed = timers.uninstall()
+        emit(f"removed: {', '.join(removed)}" if removed else "none was installed")
+        return
+    every_s = every_seconds(every)
+    if show:
+        for where, text in timers.preview(every_s).items():
+            emit(f"# {where}")
+            emit(text)
+        return
+    timer = timers.install(every_s)
+    emit(f"installed: {timer.summary}, every {every}")
+    for where in timer.written:
+        console().notice("wrote", where)
+    if timer.ends_at_logout:
+        console().notice("note", "it runs while you are logged in; `loginctl enable-linger` keeps it running")
+
+
+def every_seconds(text: str) -> int:
+    """Return the seconds of `--every`. Raises UserError unless they are whole minutes up to 1h or whole hours up to 24h."""
+    try:
+        every_s = parse_duration(text, "1m", "24h")
+    except ValueError as error:
+        raise UserError(f"--every: {text!r}: {error}") from error
+    if not SHORTEST_S <= every_s <= LONGEST_S or every_s % 60 or (every_s > 3600 and every_s % 3600):
+        raise UserError(
+            f"--every: {text!r} must be whole minutes up to 1h, or whole hours up to 24h", hint="5m is usual"
+        )
+    return int(every_s)

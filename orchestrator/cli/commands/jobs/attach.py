@@ -2,7 +2,7 @@
 
 from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Logs, RunName
-from orchestrator.client.jobs import attach as attaching
+from orchestrator.client.jobs import runs as attaching
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.shown_logs import choice
 

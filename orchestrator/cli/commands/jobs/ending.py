@@ -6,9 +6,8 @@ from typing import Annotated
 from orchestrator.cli.console import emit, emit_json, open_session
 from orchestrator.cli.options import Argument, Json, Option, RunName, RunOrSweep
 from orchestrator.client.arguments import size
-from orchestrator.client.jobs import ending as runs
+from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.results import command_exit_code
-from orchestrator.client.sweeps import ending
 from orchestrator.errors import UserError
 
 
@@ -48,5 +47,5 @@ def collect(
         raise UserError(f"{'a pattern' if pattern else '--to'} only counts with --work")
     most_bytes = None if max_results is None else size("--max-results", max_results)
     session = open_session()
-    result = runs.collect(session, run, max_results=most_bytes, work=pattern or "*" if work else None, to=to)
+    result = ending.collect(session, run, max_results=most_bytes, work=pattern or "*" if work else None, to=to)
     return command_exit_code(session, result)

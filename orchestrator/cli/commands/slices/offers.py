@@ -9,8 +9,7 @@ from orchestrator.cli.tables import print_table
 from orchestrator.client.slices import offers as client
 from orchestrator.core.planning.location_rules import is_place
 from orchestrator.errors import UserError
-from orchestrator.report import cluster_offers
-from orchestrator.report.offers import MANY_HOSTS, table
+from orchestrator.report.offers import MANY_HOSTS, gke_as_json, gke_table, offered_on_gke, table
 
 
 def offers(
@@ -70,12 +69,12 @@ def offers(
 
 
 def _print_gke(kind: str | None, *, as_json: bool) -> None:
-    found = cluster_offers.offered_on_gke(kind)
+    found = offered_on_gke(kind)
     if as_json:
-        emit_json({"offers": [cluster_offers.as_json(row) for row in found]})
+        emit_json({"offers": [gke_as_json(row) for row in found]})
         return
     rows = [row for row in found if kind or row.hosts <= MANY_HOSTS]
-    shown = cluster_offers.table(rows)
+    shown = gke_table(rows)
     print_table(shown.head, shown.rows, right=shown.right, optional=(4,))
     if len(rows) < len(found):
         text = f"slices of more than {MANY_HOSTS} hosts: `tpujob offers tpu7x --on gke`, and so on"

@@ -8,17 +8,8 @@ from orchestrator.cli.console import console, emit, emit_errors, emit_lines, ope
 from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project, WorkerOrAll
 from orchestrator.client.arguments import worker_or_all
 from orchestrator.client.session import Session
-from orchestrator.client.slices import ssh_config as client
+from orchestrator.client.slices import shell as client
 from orchestrator.client.slices.copies import copy_argv, copy_everywhere, open_copy, parse
-from orchestrator.client.slices.shell import (
-    SshOptions,
-    check_forwards,
-    forwarding,
-    port_wish,
-    run_on_all,
-    ssh_argv,
-    wait_for_end,
-)
 from orchestrator.errors import UserError
 
 FORWARD = "[ADDRESS:]PORT:HOST:PORT"
@@ -51,19 +42,19 @@ def ssh(
     is that of the first worker that failed. Ctrl-C ends the command everywhere.
     """
     index = worker_or_all(worker)
-    check_forwards("-L", forward or ())
-    check_forwards("-R", remote_forward or ())
-    check_forwards("-D", dynamic_forward or ())
+    client.check_forwards("-L", forward or ())
+    client.check_forwards("-R", remote_forward or ())
+    client.check_forwards("-D", dynamic_forward or ())
     forwards = (tuple(values or ()) for values in (forward, remote_forward, dynamic_forward))
-    options = SshOptions(index or 0, terminal, no_command, *forwards)
+    options = client.SshOptions(index or 0, terminal, no_command, *forwards)
     if index is None and (not command or options.words()):
         raise UserError("--worker all runs one command", hint="`tpujob ssh NAME --worker all -- COMMAND`")
     session = open_session(cloud, project)
     if index is not None:
-        argv = ssh_argv(session, name, options, command or [])
+        argv = client.ssh_argv(session, name, options, command or [])
         console().quiet()
         os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on, and so is the exit code
-    return run_on_all(session, name, command or [], _print_lines)
+    return client.run_on_all(session, name, command or [], _print_lines)
 
 
 def _print_lines(worker: int, is_error: bool, lines: list[str]) -> None:
@@ -125,18 +116,18 @@ def forward(
     machine can connect, and only to what listens on the worker's own loopback or on all of its addresses.
     """
     ports = list(words or ())
-    name = ports.pop(0) if ports and port_wish(ports[0]) is None else None
+    name = ports.pop(0) if ports and client.port_wish(ports[0]) is None else None
     wishes = []
     for port in ports:
-        wish = port_wish(port)
+        wish = client.port_wish(port)
         if wish is None:
             raise UserError(f"{port} is no port", hint="`6006`, or `8080:6006` for port 8080 here")
         wishes.append(wish)
     session = open_session(cloud, project)
-    with forwarding(session, name, wishes, worker) as (shell, forwarded):
+    with client.forwarding(session, name, wishes, worker) as (shell, forwarded):
         for each in forwarded:
             emit(str(each))
-        session.reporter.notice("end", wait_for_end(session, shell))
+        session.reporter.notice("end", client.wait_for_end(session, shell))
 
 
 def ssh_config(
@@ -157,9 +148,10 @@ def ssh_config(
         raise UserError("give one of NAME, --install and --remove")
     session = open_session(cloud, project)
     if name is not None:
-        emit_lines(client.of_slice(session, name).splitlines())
+        emit_lines(client.config_of(session, name).splitlines())
     elif install or remove:
-        _report(session, client.install(session) if install else client.remove(session), installed=install)
+        change = client.install_include if install else client.remove_include
+        _report(session, change(session), installed=install)
     else:
         emit(client.include(session).line)
         session.reporter.notice("hint", "it goes to the top of ~/.ssh/config: `tpujob ssh-config --install`")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.guarantee.install_gc import seconds
+from orchestrator.cli.commands.guarantee.gc import every_seconds
 from orchestrator.client.guarantee import timers
 from orchestrator.client.guarantee.timers import KEPT_VARIABLES, Cron, Launchd, Schedule, Systemd, lingers, schedule
 from orchestrator.errors import ConfigError, TpujobError, UserError
@@ -100,13 +100,13 @@ def test_the_default_state_directory_is_written_out_because_the_timer_may_have_o
 
 @pytest.mark.parametrize(("text", "every_s"), [("1m", 60), ("5m", 300), ("1h", 3600), ("6h", 21600), ("1d", 86400)])
 def test_how_often(text: str, every_s: int) -> None:
-    assert seconds(text) == every_s
+    assert every_seconds(text) == every_s
 
 
 @pytest.mark.parametrize("text", ["", "5", "30s", "90s", "90m", "2d", "soon", "0m"])
 def test_how_often_in_other_words_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--every"):
-        seconds(text)
+        every_seconds(text)
 
 
 def test_a_value_of_several_lines_is_refused(machine: Path) -> None:

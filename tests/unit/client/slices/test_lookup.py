@@ -13,10 +13,10 @@ import pytest
 from orchestrator.cli.commands.slices.status import cells
 from orchestrator.client import lookup
 from orchestrator.client.events import Reporter
-from orchestrator.client.jobs.attach import attach
+from orchestrator.client.jobs.runs import attach
 from orchestrator.client.results import logs
 from orchestrator.client.session import Session
-from orchestrator.client.slices import down, held, offers, up
+from orchestrator.client.slices import down, offers, up
 from orchestrator.core.lease.cloud_api import Listing
 from orchestrator.core.lease.lease import Created, Detached, Down, Gone, Intent, Lease, LeaseState, Purpose, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
@@ -108,7 +108,7 @@ def test_a_slice_of_the_name_is_extended_and_not_the_one_that_an_ended_run_of_th
     run = RunRecord("abc1111111", "train", "j.yaml", "emulated", 0.0, str(tmp_path))
     made.ledger.record(Began(run, Attempt("abc1111111-1", run.id, lease_id=used.id)))
     made.ledger.record(AttemptEnded("abc1111111-1", 2.0, AttemptState.SUCCEEDED))
-    assert [held._lease_to_extend(made, name).id for name in ("train", run.id)] == [wanted.id, used.id]
+    assert [up._lease_to_extend(made, name).id for name in ("train", run.id)] == [wanted.id, used.id]
 
 
 def test_up_and_down_of_a_name_wait_for_no_slice_whose_id_begins_so(
@@ -266,7 +266,7 @@ def asked_by(directory: Path, project: str = "p") -> Any:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cloud]:
     clouds: list[Cloud] = []
-    monkeypatch.setattr("orchestrator.client.guarantee.teardown_client.connect", lambda target, secrets: clouds[-1])
+    monkeypatch.setattr("orchestrator.client.connections.connect", lambda target, secrets: clouds[-1])
     return clouds
 
 

@@ -14,10 +14,9 @@ import pytest
 
 from orchestrator import fork
 from orchestrator.client.session import Session
-from orchestrator.client.slices import copies, shell, ssh_config
+from orchestrator.client.slices import copies, shell
 from orchestrator.client.slices.copies import LEASH, Copy, Place, Said, check_sources, parse, place
 from orchestrator.client.slices.shell import PortWish, check_forwards, failures, port_wish, wait_for_end
-from orchestrator.client.slices.ssh_config import with_line, without_line
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import AuthError, CloudUnavailable, ConfigError, UnexpectedReply, UserError
 from orchestrator.remote.fleet.on_workers import Ended
@@ -53,36 +52,36 @@ def names(directory: Path) -> list[str]:
 
 
 def test_the_line_stands_before_every_host_and_goes_without_a_trace() -> None:
-    assert with_line(OWN, LINE) == LINE + b"\n" + OWN
-    assert without_line(with_line(OWN, LINE), LINE) == OWN
-    assert with_line(with_line(OWN, LINE), LINE) == with_line(OWN, LINE)
-    assert with_line(b"", LINE) == LINE + b"\n"
+    assert shell.with_line(OWN, LINE) == LINE + b"\n" + OWN
+    assert shell.without_line(shell.with_line(OWN, LINE), LINE) == OWN
+    assert shell.with_line(shell.with_line(OWN, LINE), LINE) == shell.with_line(OWN, LINE)
+    assert shell.with_line(b"", LINE) == LINE + b"\n"
 
 
 def test_a_line_that_the_user_put_below_own_settings_stays_there_and_one_of_a_host_does_not_count() -> None:
     below = b"User me\n  " + LINE + b"\nHost a\n"
-    assert with_line(below, LINE) == below
+    assert shell.with_line(below, LINE) == below
     inside = b"host=a\n" + LINE + b"\n"
-    assert with_line(inside, LINE) == LINE + b"\nhost=a\n"
+    assert shell.with_line(inside, LINE) == LINE + b"\nhost=a\n"
     hosts = b"HostName x\n" + LINE + b"\n"
-    assert with_line(hosts, LINE) == hosts, "HostName begins no section"
+    assert shell.with_line(hosts, LINE) == hosts, "HostName begins no section"
 
 
 def test_installing_twice_changes_the_file_once_and_keeps_its_mode_and_removing_restores_it(
     session: Session, config: Path
 ) -> None:
-    assert ssh_config.install(session).changed
+    assert shell.install_include(session).changed
     assert config.read_bytes().endswith(OWN) and stat.S_IMODE(config.stat().st_mode) == 0o640
     number = config.stat().st_ino
-    assert not ssh_config.install(session).changed
+    assert not shell.install_include(session).changed
     assert config.stat().st_ino == number, "nothing is written where nothing changes"
-    assert ssh_config.remove(session).changed and not ssh_config.remove(session).changed
+    assert shell.remove_include(session).changed and not shell.remove_include(session).changed
     assert config.read_bytes() == OWN and names(config.parent) == ["config"]
 
 
 def test_where_there_is_no_file_one_is_made_that_only_the_user_can_read(session: Session, tmp_path: Path) -> None:
-    assert not ssh_config.remove(session).changed and not (tmp_path / "home" / ".ssh").exists()
-    file = ssh_config.install(session).file
+    assert not shell.remove_include(session).changed and not (tmp_path / "home" / ".ssh").exists()
+    file = shell.install_include(session).file
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
@@ -93,7 +92,7 @@ def test_a_link_stays_a_link_and_the_file_it_leads_to_is_changed(
     real.parent.mkdir()
     config.replace(real)
     config.symlink_to(real)
-    assert ssh_config.install(session).changed
+    assert shell.install_include(session).changed
     assert config.is_symlink() and real.read_bytes().endswith(OWN) and real.read_bytes() != OWN
     assert names(config.parent) == ["config"] and names(real.parent) == ["ssh-config"]
 
@@ -111,7 +110,7 @@ def test_a_file_that_cannot_be_changed_is_left_and_the_line_is_told(
     if os.getuid() == 0:  # root may write everything
         monkeypatch.setattr(os, "access", lambda path, _: bool(Path(path).stat().st_mode & stat.S_IWUSR))
     with pytest.raises(ConfigError, match=why) as refused:
-        ssh_config.install(session)
+        shell.install_include(session)
     assert refused.value.hint is not None and 'Include "' in refused.value.hint
     assert not list(config.parent.glob(".*"))
 
@@ -119,7 +118,7 @@ def test_a_file_that_cannot_be_changed_is_left_and_the_line_is_told(
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
 def test_the_real_ssh_finds_the_hosts_of_slices_and_no_others_by_the_line(session: Session, config: Path) -> None:
     (session.lease_directory("l1") / "ssh_config").write_text("Host tpu-mine-0\n  Port 77\n")
-    ssh_config.install(session)
+    shell.install_include(session)
 
     def port(host: str) -> str:
         words = ["ssh", "-G", "-F", str(config), host]

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.client.events import Reporter
-from orchestrator.client.jobs.ending import cancel
+from orchestrator.client.jobs.ending import cancel_run
 from orchestrator.client.session import Session
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.cloud_api import SliceName
@@ -283,5 +283,5 @@ def test_cancel_deletes_the_code_of_a_run_that_is_not_followed(
 ) -> None:
     record = begun(session, objects, tmp_path)
     assert session.locks.lock(f"{record.id}-1"), "so that the run counts as alive"
-    cancel(session, *session.ledger.run(record.id))
+    cancel_run(session, *session.ledger.run(record.id))
     assert stored(objects, record) == []

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.report.page.run_data import RunData
-from orchestrator.report.page.timeline import Slice, _laid_out, trace
+from orchestrator.report.page.timeline import RunData, Slice, _laid_out, trace
 from tests.unit.report.page.world import HEADER, World, plain_run, preempted_twice, training_steps
 
 Event = dict[str, Any]

@@ -23,8 +23,8 @@ from orchestrator.core.lease.run_and_attempt import (
 )
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report.page import pages, run_data
-from orchestrator.report.page.run_data import RunData
+from orchestrator.report.page import pages, timeline
+from orchestrator.report.page.timeline import RunData
 from tests.leases import lease_and_request
 
 AT = 1_700_000_000.0
@@ -121,7 +121,7 @@ class World:
 
     def data(self) -> RunData:
         run, attempt = self.ledger.run(self.run)
-        return run_data.read(self.ledger, run, attempt, self.now)
+        return timeline.read(self.ledger, run, attempt, self.now)
 
     def page(self) -> str:
         return pages.run_page(self.data(), link=".", hide=lambda text: text, trace=True)
