@@ -100,7 +100,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/sweep|report/comparison/groups", r"")),
     "What is shipped": (
         (r"remote/shipping/(git_files|ignore|tree|shipment|sending)", r""),
-        (r"client/jobs/job_files", r"shipped"),
+        (r"client/jobs/planning", r"shipped"),
     ),
     "Results not collected": (
         (

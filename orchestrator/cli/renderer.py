@@ -82,8 +82,9 @@ class Console:
         self.secrets = self.reporter.secrets
         self._lock = threading.RLock()
         self._live_view: LiveView | None = None  # made for the first progress
-        self._streams_json = False
-        self._log_is_data = True
+        self.streams_json = False  # every event as a JSON object on a line of stdout, and nothing else there
+        # Off: on stdout are only the lines of a run that goes on; the log and the lines of any other end go to stderr.
+        self.log_is_data = True
         self._chosen_logs: Choice = None
         self._logs_option = ""
         self._logs: dict[str, ShownLogs] = {}  # by the variant of a sweep; a job of its own is ""
@@ -109,14 +110,6 @@ class Console:
         """Print the local time before each line on stderr and of a job's log from now on."""
         self._timestamps = True
 
-    def stream_json(self) -> None:
-        """Print every event from now on as a JSON object on a line of stdout, and nothing else there."""
-        self._streams_json = True
-
-    def print_only_ids(self) -> None:
-        """Print on stdout only the lines of a run that goes on; the log so far and the lines of any other end go to stderr."""
-        self._log_is_data = False
-
     def choose_logs(self, option: str, chosen: Choice) -> None:
         """Show the logs of these workers from now on. `option`: the option of the command that says which."""
         self._logs_option, self._chosen_logs = option, chosen
@@ -124,7 +117,7 @@ class Console:
     def show(self, event: events.Event) -> None:
         """Render one event. Called by `reporter`, from any thread."""
         with self._lock:
-            if self._streams_json:
+            if self.streams_json:
                 self.out(self.json_text(event.as_json()))
             self._explain_failure(event)
             match event:
@@ -145,7 +138,7 @@ class Console:
                     self.alert(event.text)
                 case events.Failure():
                     self._fail(event)
-                case events.LogLines() | events.Bar() if not self._streams_json and not self.is_quiet:
+                case events.LogLines() | events.Bar() if not self.streams_json and not self.is_quiet:
                     self._announce_logs(event)
                     if self._logs_of(event).takes(event):
                         self._show_log(event)
@@ -163,7 +156,7 @@ class Console:
 
     def _announce_logs(self, event: events.Event) -> None:
         """Before the first output, say whose log is shown and where the others are."""
-        if not self._streams_json and (text := self._logs_of(event).announce()):
+        if not self.streams_json and (text := self._logs_of(event).announce()):
             self.notice("logs", text, event.variant)
 
     def _explain_failure(self, event: events.Event) -> None:
@@ -173,7 +166,7 @@ class Console:
         ):
             return
         tail = self._logs[event.variant].explanation()
-        if tail is not None and not self._streams_json and not self.is_quiet:
+        if tail is not None and not self.streams_json and not self.is_quiet:
             self.notice("failed", tail.heading, event.variant)
             self._show_log(events.LogLines(tail.worker, tail.lines, variant=event.variant))
 
@@ -186,8 +179,8 @@ class Console:
         self.bar_ended(begin)
         begin = f"{self._time()}{begin}"
         text = begin + f"\n{begin}".join(event.lines)
-        text = wrapped(text, sys.stdout if self._log_is_data else sys.stderr, len(begin))
-        self.out(text) if self._log_is_data else self._write(text)
+        text = wrapped(text, sys.stdout if self.log_is_data else sys.stderr, len(begin))
+        self.out(text) if self.log_is_data else self._write(text)
 
     def bar_ended(self, begin: str) -> None:
         """Remove the progress bar whose line begins so, if there is one: the line has ended."""
@@ -208,8 +201,8 @@ class Console:
         if result.variant:  # one of several: the table says the rest
             self.notice("result", result.in_short, result.variant)
             return
-        if not self._streams_json:
-            if result.detached or self._log_is_data:
+        if not self.streams_json:
+            if result.detached or self.log_is_data:
                 self.out_stages(result.lines, state=result.state)
             else:
                 self._write("\n".join(result.lines))

@@ -218,7 +218,7 @@ class Job(_Values):
 
         Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
         """
-        from orchestrator.client.jobs.job_files import read_file
+        from orchestrator.client.jobs.planning import read_file
         from orchestrator.core.jobfile import sweep, yaml_source
         from orchestrator.core.jobfile.rules.env import env_texts
         from orchestrator.core.jobfile.tpu_keys import with_any_of

@@ -11,7 +11,7 @@ from orchestrator.client.events import Reporter
 from orchestrator.client.guarantee import health_checks
 from orchestrator.client.guarantee.access_checks import OF_THE_SETTINGS, AskedWay, access_checks
 from orchestrator.client.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
-from orchestrator.client.jobs import job_files
+from orchestrator.client.jobs import planning
 from orchestrator.client.session import Session
 from orchestrator.core.lease import claim_labels, guest_reports
 from orchestrator.core.lease.access import AccessWish
@@ -77,7 +77,7 @@ def way_of(file: Path | None, via: str | None) -> AskedWay:
     """Return the way that `access:` of a job file asks for, and `via` before that. Raises JobSpecError, UserError."""
     wish, of, zone = AccessWish(via=via), "with this --via" if via else "", None
     if file is not None:
-        spec, sweep = job_files.parted(job_files.read(job_files.JobRequest(file))[0])
+        spec, sweep = planning.parted(planning.read(planning.JobRequest(file))[0])
         spec = spec if sweep is None else sweep.variants[0].spec
         assert spec is not None, "it is the one or the other"
         wish, of = wish.over(spec.access.wish), f"of the job {spec.name}{f' {of}' if of else ''}"

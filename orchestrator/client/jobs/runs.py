@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import places, whole_file
 from orchestrator.client import lookup, shown_logs
 from orchestrator.client.events import RunResult, Workers, relative
-from orchestrator.client.jobs import job_files, results
+from orchestrator.client.jobs import planning, results
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
@@ -80,7 +80,7 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
     TpujobError for what comes before the first candidate is asked for: then nothing was created. Raises TeardownUnproven
     when signals ended the wait for the proof.
     """
-    env = job_files.environment(spec, session.reporter)
+    env = planning.environment(spec, session.reporter)
     if options.max_duration_s is not None:
         spec = spec.with_max_duration(options.max_duration_s)
     if options.keep_on_failure_s is not None:

@@ -1,7 +1,8 @@
-"""The time of a run: its attempts, zones, waits, phases and losses; also as a trace that ui.perfetto.dev opens. Pure.
+"""Read what a page shows of one run, and lay out its time: attempts, zones, waits, phases and losses, also as a trace.
 
-Everything is one process, so that Perfetto keeps the order of the lines. It drops a slice that ends after the one in which it
-begins, were it by a microsecond: the slices of a line follow each other, or lie within each other.
+ui.perfetto.dev opens the trace. Only `read` asks the ledger and the files. In the trace everything is one process, so that
+Perfetto keeps the order of the lines. It drops a slice that ends after the one in which it begins, were it by a microsecond:
+the slices of a line follow each other, or lie within each other.
 """
 
 import os

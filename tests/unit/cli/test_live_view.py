@@ -282,7 +282,7 @@ def test_a_hidden_worker_that_fails_shows_the_end_of_its_log_before_the_next_ste
 def test_a_stream_of_json_has_the_lines_of_every_worker_and_no_explanations(
     console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    console.stream_json()
+    console.streams_json = True
     console.show(many(tmp_path))
     for worker in range(16):
         console.show(LogLines(worker, ("x",)))

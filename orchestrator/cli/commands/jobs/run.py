@@ -6,7 +6,7 @@ from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.client.arguments import HOLD, seconds_if_given
-from orchestrator.client.jobs.job_files import parted, read
+from orchestrator.client.jobs.planning import parted, read
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.shown_logs import choice
@@ -41,9 +41,9 @@ def run(
     this run only. A file with `matrix:` or `variants:` is a sweep: each of its jobs is run, and a table compares them.
     """
     if as_json:
-        console().stream_json()
+        console().streams_json = True
     if detach:
-        console().print_only_ids()
+        console().log_is_data = False
     chosen = choice("--logs", logs)
     console().choose_logs("--logs", chosen)
     keep_s = seconds_if_given("--keep", keep, *HOLD)
@@ -58,7 +58,7 @@ def run(
     assert sweep is not None
     if keep_s is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
-    console().print_only_ids()  # stdout is for the table
+    console().log_is_data = False  # stdout is for the table
     result = run_sweep(session, sweep, path, again=again, logs=chosen)
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:

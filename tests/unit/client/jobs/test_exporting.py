@@ -16,8 +16,7 @@ import yaml
 
 import tpujob
 from orchestrator.client.events import Event, Notice, Reporter
-from orchestrator.client.jobs.job_files import JobRequest
-from orchestrator.client.jobs.planning import Export, exported
+from orchestrator.client.jobs.planning import Export, JobRequest, exported
 from orchestrator.client.session import Session
 from orchestrator.core.jobfile import keys
 from orchestrator.errors import JobSpecError, UserError

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.client.events import Event, Notice, Reporter
-from orchestrator.client.jobs import job_files
-from orchestrator.client.jobs.job_files import JobRequest, environment, name_of
+from orchestrator.client.jobs import planning
+from orchestrator.client.jobs.planning import JobRequest, environment, name_of
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.errors import UserError
 from tests.unit.core.jobfile.refused import refused
@@ -29,7 +29,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(file: str | None = "job.yaml", **changes: Any) -> JobSpec:
-    spec, _ = job_files.read(JobRequest(file=Path(file) if file else None, **changes))
+    spec, _ = planning.read(JobRequest(file=Path(file) if file else None, **changes))
     assert isinstance(spec, JobSpec)
     return spec
 
@@ -115,7 +115,7 @@ def test_a_variable_without_a_value_is_the_users_own(monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_file_the_code_is_the_working_directory(directory: Path) -> None:
-    spec, path = job_files.read(JobRequest(command=("python", "train.py", "--help"), zone="us-central1"))
+    spec, path = planning.read(JobRequest(command=("python", "train.py", "--help"), zone="us-central1"))
     assert isinstance(spec, JobSpec) and (spec.name, spec.command, spec.code) == (
         "train",
         "python train.py --help",
