@@ -72,7 +72,7 @@ def every(environ: Mapping[str, str], platform: str) -> list[Timer]:
     if platform == "darwin" and shutil.which("launchctl", path=path):
         found.append(Launchd(_home(environ)))
     if shutil.which("systemctl", path=path) and has_user_manager(environ):
-        found.append(Systemd(_config(environ)))
+        found.append(Systemd(Path(environ.get("XDG_CONFIG_HOME") or _home(environ) / ".config")))
     if shutil.which("crontab", path=path):
         found.append(Cron())
     return found
@@ -262,10 +262,6 @@ def _domain() -> str:
 
 def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home())
-
-
-def _config(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CONFIG_HOME") or _home(environ) / ".config")
 
 
 def lingers(directory: Path = LINGER) -> bool:
