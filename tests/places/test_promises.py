@@ -254,6 +254,7 @@ def test_a_secret_is_in_no_log_ledger_file_argument_or_label(ground: GroundWithF
 
 # -- refusals --------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("place", places.NAMES)
 def test_what_a_place_refuses_of_a_job_names_the_file_the_line_and_the_key_before_anything_is_asked(place: str) -> None:
     with pytest.raises(JobSpecError) as refused:

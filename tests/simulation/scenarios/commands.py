@@ -78,7 +78,9 @@ def drafts(
     """Return drafts as `engine.provision.drafts` makes them, without files and keys. `maker`: the command, once it runs."""
     now, anchor = (maker or world.laptop).now(), world.laptop.clocks._anchor(world.cloud_kind)
     if maker is None and not anchor.sure and anchor.ahead_s is not None:
-        now = world.timeline.now - anchor.ahead_s  # a real command has asked the cloud for the time before it makes drafts
+        now = (
+            world.timeline.now - anchor.ahead_s
+        )  # a real command has asked the cloud for the time before it makes drafts
     first = len(candidates.zones) - candidates.queued
     queued = [number >= first for number in range(len(candidates.zones))]
     zones = zip(candidates.zones, queued, strict=True)
