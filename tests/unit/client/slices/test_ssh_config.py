@@ -261,7 +261,7 @@ def test_an_api_that_does_not_tell_of_the_slice_ends_nothing(monkeypatch: pytest
     monkeypatch.setattr(shell, "ASK_S", 0.0)
     answers = [CloudUnavailable("away"), AuthError("sign in again"), UnexpectedReply("what?"), None]
 
-    def run(program: Any) -> None:
+    def run(program: Any, cloud: str) -> None:
         program.close()
         if (answer := answers.pop(0)) is not None:
             raise answer
