@@ -6,10 +6,10 @@ from collections.abc import Callable
 from aiohttp import web
 
 from tests.cluster.agent.api import Api
-from tests.cluster.agent.container_log import KubeletServer
 from tests.cluster.agent.environment import Images
 from tests.cluster.agent.faults import Faults, Gate, UnknownFault, Way
 from tests.cluster.agent.kubelet import Kubelet, pick_base
+from tests.cluster.agent.kubelet_server import KubeletServer
 from tests.cluster.agent.nodes import Meter, Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from tests.cluster.agent import sandbox
-from tests.cluster.agent.container_log import Cut, KubeletServer
 from tests.cluster.agent.kubelet import Kubelet, Running, Verdict
+from tests.cluster.agent.kubelet_server import Cut, KubeletServer
 from tests.cluster.agent.nodes import Node, Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
 

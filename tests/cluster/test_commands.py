@@ -1,0 +1,207 @@
+"""The other commands on a cluster: submit, attach, cancel, export, a sweep, the Python API, and the rights of the page."""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.catalog import gke
+from orchestrator.places.gke.objects.manifest import documents
+from orchestrator.places.gke.preparation import to_yaml
+from tests import ROOT
+from tests.cluster.fixture import Cluster
+from tests.cluster.gke_fixture import HOLD, Gke
+from tests.cluster.jobsets import ended, pods
+from tests.unit.client.jobs.test_exporting import World, world
+from tests.unit.places.gke.objects.test_plan import CAPACITIES, job
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+RESULT = f'{HOLD}echo "{{\\"step\\": 1, \\"loss\\": 0.5}}" >>"$TPUJOB_ARTIFACTS/metrics.jsonl"\necho after\n'
+IN_PYTHON = """
+import sys, tpujob
+result = tpujob.Client().run(tpujob.Job.load(sys.argv[1]))
+print(result.state, [path.name for path in result.artifacts], result.released)
+"""
+
+
+def test_a_run_that_is_submitted_is_shown_attached_to_and_compared(gke: Gke) -> None:
+    submitted = gke("submit", gke.write(RESULT, name="hello"))  # a process of its own collects
+    run = submitted.stdout.strip()
+    until(lambda: "begun" in gke("logs", run).stdout, "its log")
+    assert gke.only_run()["lease"]["node"] in gke("status").stdout
+    gke.let_go()
+    done = gke("attach", run)
+    assert done.returncode == 0 and "worker0 | after" in done.stdout and "absent (checked" in done.text, done.text
+    assert gke.left() == []
+    assert "begun\nafter\n" in gke("logs", run).stdout.replace("worker0 | ", "")
+    shown = json.loads(gke("show", run, "--json").stdout)
+    assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
+    assert "0.5" in gke("compare", run).stdout
+    assert gke("report", run).returncode == 0
+    assert run in gke("cost", "--by", "run").stdout
+
+
+def test_a_run_that_is_canceled_leaves_nothing(gke: Gke) -> None:
+    run = gke.submit(HOLD)
+    done = gke("cancel", run)
+    assert done.returncode == 0, done.text
+    assert gke.left() == [] and json.loads(gke("show", run, "--json").stdout)["state"] == "canceled"
+
+
+def test_what_no_pod_can_is_refused_with_the_reason(gke: Gke) -> None:
+    run = gke.submit(HOLD)
+    name = gke.only_run()["lease"]["node"]
+    for words in (("ssh", name), ("stop", name), ("extend", run, "--by", "1h")):
+        done = gke(*words)
+        assert done.returncode == 64 and "cluster" in done.stderr, (words, done.text)
+    done = gke("up", name, "--accelerator", "tpu7x-8")
+    assert done.returncode == 64 and "GKE" in done.stderr, done.text
+    assert gke("down", name).returncode == 0 and gke.left() == []
+
+
+def test_a_sweep_submits_all_and_kueue_runs_as_many_as_there_is_quota_for(gke: Gke) -> None:
+    gke.space = gke.cluster.namespace(quota=4)
+    job = gke.write(f"{HOLD}echo lr $LR", env={"LR": "${params.lr}"}, matrix={"lr": [1, 2, 3]}, parallel=3)
+    command = gke.begin("run", job)
+    command.until_true(lambda: len(gke.jobsets()) == 3, "all three JobSets")
+    command.until_true(gke.pods, "the pod of one")
+    waiting = [each for each in gke.jobsets() if each["spec"]["suspend"]]
+    assert len(waiting) == 2 and len(gke.pods()) == 1, "the quota is that of one"
+    until(lambda: gke.let_go() or command.process.poll() is not None, "the end of the sweep")
+    done = command.end()
+    assert done.returncode == 0, done.text
+    logs = [path.read_text() for path in (gke.directory / "runs").glob("*/logs/worker0.log")]
+    assert sorted(logs) == [f"begun\nlr {each}\n" for each in (1, 2, 3)]
+    assert gke.left() == []
+
+
+def test_the_client_of_python_runs_a_job(gke: Gke) -> None:
+    job = gke.write('echo done >"$TPUJOB_ARTIFACTS/me"', tpu_metrics=False)
+    gke.program = (sys.executable, "-c", IN_PYTHON)
+    done = gke(job)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "succeeded ['me'] True", done.text
+    assert gke.left() == []
+
+
+FIXTURES = (world,)
+
+PRINTED = (
+    "TPUJOB_WORKER",
+    "GREETING",
+    *(f"MEGASCALE_{each}" for each in ("NUM_SLICES", "SLICE_ID", "COORDINATOR_ADDRESS")),
+)
+
+SMALLEST = {
+    (form.accelerator, form.machine_type): form.kind.name for name in reversed(gke.types()) for form in gke.slices(name)
+}
+
+
+def created(cluster: Cluster, *words: str, given: str) -> str:
+    """Give kubectl the YAML of the product, and return what it says."""
+    line = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", *words, "-f", "-"]
+    done = subprocess.run(line, input=given, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("queue", [None, "tpu"])
+def test_the_objects_of_every_machine_type_and_capacity_are_accepted(cluster: Cluster, queue: str | None) -> None:
+    space, made = cluster.namespace(), list[dict[str, Any]]()
+    for (_, machine_type), name in SMALLEST.items():
+        form = gke.lookup(name, machine_type)
+        for capacity in CAPACITIES.values():
+            if form.flex_start or not capacity.ends_nodes:
+                one = job(name, machine_type=machine_type, slices=2, capacity=capacity, queue=queue, namespace=space)
+                made += documents(one)
+    said = created(cluster, "create", "--dry-run=server", given=to_yaml(made))
+    assert said.count("created (server dry run)") == len(made) > 60
+
+
+def test_kubectl_takes_an_export_as_json(cluster: Cluster, world: World) -> None:
+    text = "on: gke\nname: hello\ntpu: {accelerator: v5p-8}\ncommand: echo hi\ngke: {image: 'python:3.12'}\n"
+    said = created(cluster, "create", "--dry-run=server", given=json.dumps(world.export(text).as_json()))
+    assert said.count("created (server dry run)") == 2
+
+
+def test_what_is_exported_runs_and_its_comment_says_how_to_delete_it(cluster: Cluster, world: World) -> None:
+    space = cluster.namespace()
+    world.write(f"import os\nprint(*(os.environ[name] for name in {PRINTED}))\n", "src/hello.py")
+    text = (
+        "on: gke\nname: hello\ntpu: {accelerator: v5p-16, slices: 2}\ncode: src\nenv: {GREETING: hi}\n"
+        f"command: python3 hello.py\ngke: {{image: 'python:3.12', namespace: {space}, queue: tpu}}\n"
+    )
+    found = world.export(text)
+    created(cluster, "apply", "--server-side", given=str(found))
+    name = found.documents[0]["metadata"]["name"]
+    assert ended(cluster, space, name)["type"] == "Completed"
+    logs = [cluster.kubectl("logs", pod["metadata"]["name"], "-n", space).stdout for pod in pods(cluster, space)]
+    lines = [line for log in logs for line in log.splitlines() if not line.startswith("::tpujob ")]
+    first = f"{name}-slice-0-0.{name}"  # the pod that all find
+    assert lines == [f"{number} hi 2 {number // 2} {first}" for number in range(4)]
+    (delete,) = [line.partition("kubectl ")[2] for line in found.comment if "kubectl delete" in line]
+    cluster.kubectl(*delete.split())
+    label = f"tpujob-run={found.run}"
+    until(lambda: cluster.get("jobsets,jobs,pods,configmaps", "-n", space, "-l", label) == [], "everything to go")
+
+
+PAGE = (ROOT / "docs" / "gke.md").read_text(encoding="utf-8")
+
+
+def block(word: str) -> list[Any]:
+    """Return the documents of the only YAML block of the page that has this word."""
+    blocks = re.findall(r"^ *```yaml\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
+    (found,) = [each for each in blocks if word in each]
+    return list(yaml.safe_load_all(textwrap.dedent(found)))
+
+
+@pytest.fixture
+def own(gke: Gke) -> Iterator[str]:
+    """A name for what is in no namespace. It is deleted after the test."""
+    name = f"page-{gke.space}"
+    yield name
+    for kind in ("clusterqueue", "resourceflavor"):
+        gke.cluster.kubectl("delete", kind, name, "--ignore-not-found", "--wait=false")
+
+
+def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: Gke, own: str) -> None:
+    namespace, *documents = block("kind: ClusterQueue")
+    (job,) = block("name: mnist-gke")
+    text = yaml.safe_dump_all(documents).replace(
+        f"namespace: {namespace['metadata']['name']}", f"namespace: {gke.space}"
+    )
+    documents = list(yaml.safe_load_all(text))
+    by_kind = {each["kind"]: each for each in documents}
+    for each in documents:
+        if each["kind"] in ("ResourceFlavor", "ClusterQueue"):
+            each["metadata"]["name"] = own
+    by_kind["ClusterQueue"]["spec"]["resourceGroups"][0]["flavors"][0]["name"] = own
+    by_kind["LocalQueue"]["metadata"]["name"], by_kind["LocalQueue"]["spec"]["clusterQueue"] = own, own
+    by_kind["RoleBinding"]["subjects"] = [{"kind": "ServiceAccount", "name": "user", "namespace": gke.space}]
+    gke.cluster.kubectl("create", "serviceaccount", "user", "-n", gke.space)
+    gke.cluster.kubectl("create", "-f", "-", given=documents)
+    token = gke.cluster.kubectl("create", "token", "user", "-n", gke.space).stdout.strip()
+    config = yaml.safe_load(gke.way.kubeconfig.read_text())
+    config["users"] = [{"name": each["name"], "user": {"token": token}} for each in config["users"]]
+    kubeconfig = gke.directory / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    kubeconfig.chmod(0o600)
+    done = gke.run(
+        'echo "$TPUJOB_WORKER $GREETING" >"$TPUJOB_ARTIFACTS/me"',
+        *("--env", "GREETING"),  # in a Secret
+        env={"KUBECONFIG": str(kubeconfig), "GREETING": "hello"},
+        queue=own,
+        tpu=job["tpu"],
+    )
+    assert done.returncode == 0, done.text
+    results = [gke.directory_of_run() / f"worker{each}/artifacts/me" for each in range(4)]
+    assert [each.read_text() for each in results] == [f"{each} hello\n" for each in range(4)]
+    assert "absent (checked" in done.text and gke.left() == []
+    assert "you may not read nodes" in done.text
