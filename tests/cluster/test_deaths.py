@@ -46,8 +46,7 @@ def test_a_job_whose_command_is_killed_ends_at_its_limit_and_its_nodes_go(gke: G
 
 
 def test_a_pod_whose_own_program_hangs_too_is_ended_by_the_control_plane(gke: Gke) -> None:
-    quickly = "from orchestrator.places.gke.objects import deadlines, manifest"
-    quickly += "; deadlines.ENDS_WITHIN_S = -30.0; manifest.GRACE_S = 1"
+    quickly = "from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -30.0; m.GRACE_S = 1"
     gke.program = (gke.program[0], "-c", f"{quickly}; from orchestrator.cli import main; main.main()")
     gke.running(PATIENT, limits={"max_duration": "1m"})
     nodes = used(gke)

@@ -1,4 +1,4 @@
-"""`tpujob run`, `export`, the other commands, `tpujob.Client` and the page for admins, on the real control plane."""
+"""A job of two pods to its end, what is sent and what `export` prints of it, and what kubectl shows beside tpujob."""
 
 import json
 from typing import Any
