@@ -287,7 +287,7 @@ class World:
         if isinstance(result, UpOutcome) and result.error is None and result.lease is not None:
             stays = result.lease.id
         mine = [lease_id for lease_id in claim.lease_ids if lease_id != stays]
-        if isinstance(result, Outcome) and not result.detached:
+        if isinstance(result, Outcome) and not (result.detached or self.plan.disk_full or self.ledger_was_lost):
             said = {each.state for each in process.ledger.attempts.values() if each.run_id == result.run.id}
             if (AttemptState.CANCELED in said) is not (result.state is AttemptState.CANCELED):
                 self.violated(Invariant.HONEST_EXIT_CODE, f"{process.name} ends as {result.state}, its run {said}")
