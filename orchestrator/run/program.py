@@ -95,10 +95,13 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
         await _classified(job, capabilities, progress)
     except errors.SliceLost as lost:
         borrowed = is_borrowed(job, progress)
-        if borrowed or len(progress.losses) >= job.max_restarts:
+        attached = (
+            job.attached_to is not None
+        )  # its owed lease is taken at the end only: a restart would not release it
+        if borrowed or attached or len(progress.losses) >= job.max_restarts:
             if progress.detached:
                 progress.detached = job.stay.goes_on(lost, progress.collected)
-            elif job.attached_to is None and job.stay.traits.held and not borrowed and not job.max_restarts:
+            elif not attached and job.stay.traits.held and not borrowed and not job.max_restarts:
                 lost.hint = lost.hint or RESTARTS
             raise
         await restart(job, capabilities, progress, lost)
