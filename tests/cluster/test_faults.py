@@ -84,7 +84,7 @@ def removed(gke: Gke, pod: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("fault", "words"), [
     (evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",)),
-    # As the pod is seen, with the reason or only its deletion, or the Job without it, or what is left once the JobSet has failed.
+    # As the pod is seen, with the reason or only its deletion, or the Job without it, or what is left of a failed JobSet.
     (removed, ("node no longer exists", "its pod was deleted", "pods have no node", "none of its pods is left")),
 ], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
