@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease import access, claim_labels
 from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Purpose
+from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.text import names
 from orchestrator.emulator.model.records import Node
@@ -339,7 +339,9 @@ def type_cancel(world: World) -> None:
 async def cancel(world: World, run: str) -> None:
     """As client/jobs/ending.py does: the end of the run is recorded, then its slices are released."""
     await record_cancel(run)
-    await command(world, None, look=False, budget_s=600.0)
+    if leases := tuple(lease for lease in world.laptop.ledger.open_leases() if lease.run == run):
+        await down(leases, world.capabilities, reason=CANCEL)
+    await command(world, None, look=False)
 
 
 def type_extend(world: World, by_s: float) -> None:

@@ -152,9 +152,7 @@ SCENARIOS = (
 
 
 def kinds_of(scenario: Scenario) -> tuple[str, ...]:
-    job = scenario.workload
-    leaves_slice = job.kind == "keep" or job.keeps_failed or job.no_room_until > 0
-    if scenario.victim == "run" and type(scenario) is Scenario and not leaves_slice:
+    if scenario.victim == "run" and type(scenario) is Scenario:
         return (*KINDS, *CANCELED)
     return KINDS if scenario.victim in ("run", "up", "again") else ("cli", "guardian", "machine")
 
