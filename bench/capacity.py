@@ -175,7 +175,7 @@ def take(here: Sandbox, name: str) -> None:
         check=False,
     )
     assert said.returncode == 0, said.stderr
-    # It may be deleted already by the time that somebody looks.
+    # It may be deleted already by the time of the look.
     wait_for(
         "the node is taken", lambda: (name, "READY") not in [(node["name"], node["state"]) for node in here.nodes()]
     )

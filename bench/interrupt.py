@@ -136,7 +136,7 @@ def _once(here: Sandbox, moment: Moment, number: int) -> tuple[float, float]:
         try:
             moment.arrived(Scene(here, witness, process.stdout))
             time.sleep(moment.stagger_s * number)
-            assert witness.seen("DELETE") is None, "it deletes before anybody pressed anything"
+            assert witness.seen("DELETE") is None, "it deletes before Ctrl-C was pressed"
             pressed = time.monotonic()
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=TIMEOUT_S)

@@ -115,7 +115,7 @@ def _idle(pid: int) -> Memory:
 
 
 def _streaming(here: Sandbox, lines: int) -> Memory:
-    """The whole life of a run. Its output is read by nobody, as with `> /dev/null`."""
+    """The whole life of a run. Its output is discarded, as with `> /dev/null`."""
     job = here.write("stream.yaml", JOB.format(zone=ZONE, line=LINE, lines=lines))
     memory = Memory()
     with _running(here, tpujob("run", str(job))) as process:

@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/tpu/api/(calls|replies)", r"^(the (API|emulator|queued)|two VMs|worker \{index\}|asked for)"),
         (r"places/google/project_access", r"pages"),
         (
-            r"places/tpu/api/(client|queued_request|calls)",
+            r"places/tpu/api/(client|calls)",
             r"differ in|UUID|has to be valid|exclude|an operation|up to 7 days",
         ),
         (
@@ -46,7 +46,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
         (r"remote/iap/|client/guarantee/access_checks", r""),
         (r"remote/ssh/dial", r"instance"),
-        (r"places/google/os_login|places/vms/reach", r"OS Login|profile|key"),
+        (r"places/google/project_access|places/vms/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
         (r"places/gke/(?!check)", r""),
@@ -54,7 +54,10 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"run/monitor", r"sent back to its queue"),
     ),
     "No usable credentials": (
-        (r"places/google/(credentials|project_access)", r""),
+        (
+            r"places/google/(credentials|project_access)",
+            r"^(?!.*(emulat|ENDPOINT|TOKEN_FILE|real credentials|\{problem\}))",
+        ),
         (r"places/google/config", r"CREDENTIALS|default credentials|cannot be read"),
         (r"places/google/error_translation", r"auth application-default login"),
         (r"places/google/known_errors", r"scope|quota project"),
@@ -82,8 +85,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/vms/area|places/tpu/api/calls", r"not a zone"),
     ),
     "SSH cannot connect": (
-        (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|piped|known_hosts|keys)", r""),
-        (r"client/slices/(shell|copies)|remote/fleet/(forward|side_by_side)", r""),
+        (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|piped|keys)", r""),
+        (r"client/slices/(shell|copies)|remote/fleet/on_workers", r""),
         (r"cli/commands/slices/ssh", r"is no port"),
     ),
     "Setup fails": (
@@ -111,7 +114,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "The emulator": (
         (r"cli/commands/emulator|client/connections", r""),
-        (r"places/google/credentials", r"emulator|TOKEN_FILE|real credentials"),
+        (r"places/google/credentials", r""),
         (r"settings|places/google/error_translation", r"ENDPOINT|SPEED|CORES|restart the emulator"),
     ),
     "The ledger": ((r"ledger/file|engine/guardian/loop", r""),),

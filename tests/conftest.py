@@ -14,7 +14,7 @@ import pytest
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Assertions in the fault matrix explain themselves as those of tests do; said before anybody has imported it.
+# Assertions in the fault matrix explain themselves as those of tests do; said before anything has imported it.
 ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person", "api")
 pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows.{topic}" for topic in ROWS))
 

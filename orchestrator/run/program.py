@@ -95,9 +95,8 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
         await _classified(job, capabilities, progress)
     except errors.SliceLost as lost:
         borrowed = is_borrowed(job, progress)
-        attached = (
-            job.attached_to is not None
-        )  # its owed lease is taken at the end only: a restart would not release it
+        # An attach takes the lease as owed at its end only: a restart before that would not release it.
+        attached = job.attached_to is not None
         if borrowed or attached or len(progress.losses) >= job.max_restarts:
             if progress.detached:
                 progress.detached = job.stay.goes_on(lost, progress.collected)

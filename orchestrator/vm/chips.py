@@ -11,7 +11,7 @@ docs/reports.md describes the file.
 began before the job is none of the job's. While the chips are held, it also looks whether the processes that hold them are
 connected to another worker. It ends once the job uses its chips, with the other workers if there are any, so that it costs a
 good job nothing. Where there is no chip to look at, it says nothing. What it finds goes to the guest attribute `tpujob/chips`,
-which core/lease/chip_report.py reads, and to the file of `tpu_metrics`; in a pod, which has no such attribute, to the log.
+which core/lease/guest_reports.py reads, and to the file of `tpu_metrics`; in a pod, which has no such attribute, to the log.
 """
 
 # Paths are text: pathlib takes 5 ms to import, on each of many workers.

@@ -12,7 +12,7 @@ sshd; supervisors have no such pipe, and live on. `remote.ssh.agent_link` is the
 
 Two verbs are the client's presence. `hello` answers with the worker's home, Python and host name, its address for other
 workers, and a port that is free now. `heartbeat` writes each line of stdin to the file that the watchdog reads;
-`remote.fleet.heartbeats` keeps one such call open. The first line is answered once it is written; after that, silence means
+`remote.fleet.follow` keeps one such call open. The first line is answered once it is written; after that, silence means
 success and the end of the call means failure.
 """
 

@@ -43,7 +43,7 @@ def test_what_is_sent_is_what_the_run_keeps_and_what_export_prints(gke: Gke) -> 
     documents = list(yaml.safe_load_all(whole.stdout))
     assert [each["stringData"] for each in documents if each["kind"] == "Secret"] == [mine]
     gke.cluster.kubectl("create", "--dry-run=server", "-f", "-", given=documents)
-    assert sent == posted(gke)[len(sent) :], "the server reads the same, whoever sends it"
+    assert sent == posted(gke)[len(sent) :], "the server reads the same of both senders"
     printed = gke.with_ids(*ids)("export", file, "--to", "jobset")
     assert without_comment(printed.stdout) == without_comment(kept) and "kind: Secret" not in kept
 

@@ -157,7 +157,7 @@ def test_a_job_that_may_have_run_unseen_is_not_said_to_have_never_started(
     cluster.job(SHORT, pull_s=30.0, hangs=True)
     run = cluster.start("run")
     cluster.until(cluster.is_running)
-    assert cluster.ledger.open_leases()[0].state is LeaseState.CREATING, "nobody has seen it run"
+    assert cluster.ledger.open_leases()[0].state is LeaseState.CREATING, "it was never seen to run"
     if asleep:
         cluster.world.laptop.sleep()
         cluster.later(1000.0)
@@ -248,7 +248,7 @@ FOLLOWED_BY_NOBODY = [
 
 
 @pytest.mark.parametrize(("why", "seen"), [*FOLLOWED_BY_NOBODY, ("no image", False)])
-def test_a_job_that_nobody_followed_ends_the_same_way(cluster: SimulatedJobSet, why: str, seen: bool) -> None:
+def test_a_job_that_no_command_followed_ends_the_same_way(cluster: SimulatedJobSet, why: str, seen: bool) -> None:
     """The next command tells, unless the job waits for who attaches."""
     job, plan, code, _ = ENDS[why]
     submitted(cluster, job, seen=seen, **plan)

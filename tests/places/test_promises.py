@@ -155,7 +155,7 @@ def test_a_run_that_is_killed_at_any_effect_leaves_nothing_once_the_next_command
 
 @promise("detached", quickly=True)
 @pytest.mark.parametrize("verb", ["attach", *in_ci("submit", "cancel")])
-def test_a_detached_job_ends_well_whoever_is_killed_at_any_effect(ground: Ground, verb: str) -> None:
+def test_a_detached_job_ends_well_when_any_process_is_killed_at_any_effect(ground: Ground, verb: str) -> None:
     dies_at_every_effect(ground, verb)
 
 

@@ -43,7 +43,7 @@ def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_del
 ) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
     name = names.node_name(Session.open().owner, names.new_run_id(5))
-    make(tpujob, name, **{"tpujob": "1", "tpujob-lease-id": "somebody-else"})
+    make(tpujob, name, **{"tpujob": "1", "tpujob-lease-id": "another-lease"})
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(JOB))
     assert said.returncode == 70, said.text

@@ -142,9 +142,8 @@ class Api:
         if (version := request.match_info.get("version")) is not None:  # of Cloud TPU
             check(method_of(request), version, request.query)
         reply = await handler(ApiCall(request))
-        is_own = (
-            operation is None and request.method != "GET"
-        )  # of the daemon's own paths, of which most change something
+        # A write to one of the daemon's own paths, of which most change something.
+        is_own = operation is None and request.method != "GET"
         if is_own or isinstance(reply, OperationRecord):
             self.driver.changed()
         if isinstance(reply, OperationRecord):

@@ -1,6 +1,6 @@
 """The queue of Cloud TPU: queued resources from the request to absence, with the nodes, clock and operations of the cloud.
 
-Pure. `CloudState` owns it and advances it after its nodes; `wire.queue_request` checks requests before.
+Pure. `CloudState` owns it and advances it after its nodes; `wire.requests` checks requests before.
 """
 
 from dataclasses import asdict

@@ -5,7 +5,7 @@ requests; redirections are not followed, and a reply that is too long or too slo
 
 `json_call` is one call of a JSON API of Google other than Cloud TPU's, with a bearer token: the object that it answers, or a
 CloudError. Real tokens go to https://*.googleapis.com only; an emulator's goes to its own address, which
-`places.tpu.api.connect` checks.
+`credentials.safe_address` checks.
 """
 
 import http.client

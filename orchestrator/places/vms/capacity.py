@@ -1,4 +1,4 @@
-"""What a job asks the Cloud TPU API for, and the held slice that fits it."""
+"""What a job on VMs asks for, and the held slice that fits it."""
 
 from __future__ import annotations
 

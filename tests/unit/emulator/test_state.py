@@ -82,7 +82,7 @@ def stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def slept(pause_s: float) -> None:
         polls.append(pause_s)
-        if len(polls) == 100:
+        if len(polls) >= 100:  # other threads sleep, too
             daemon.close()
 
     monkeypatch.setattr("orchestrator.emulator.daemon.control.time.sleep", slept)
@@ -224,14 +224,14 @@ def test_a_daemon_waits_for_the_lock_while_a_client_checks_whether_one_runs(
 
     def slept(pause_s: float) -> None:
         pauses.append(pause_s)
-        if len(pauses) == 100:
+        if len(pauses) >= 100:  # other threads sleep, too
             checking.close()
 
     monkeypatch.setattr("orchestrator.emulator.state.time.sleep", slept)
     checking = (tmp_path / "daemon.lock").open("w")
     fcntl.flock(checking, fcntl.LOCK_SH)
     Store(tmp_path)
-    assert len(pauses) == 100
+    assert len(pauses) >= 100
 
 
 def test_a_daemon_writes_nothing_to_the_directory_of_the_next_one(tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_once_nothing_is_open_any_more_an_answer_that_never_came_is_not_waited_f
 def test_a_slow_answer_makes_no_time_pass(ledger: Ledger, machine: Machine) -> None:
     clocks = Clocks(ledger, machine)
     asked_at, said = clocks.now(CLOUD), machine.server
-    machine.passes(50.0)  # the answer is on its way, or the lid is closed
+    machine.passes(50.0)  # the answer is on its way, or the machine sleeps
     clocks.synchronize(CLOUD, said, asked_at)
     lease, _ = lease_and_request(now=clocks.now(CLOUD))
     ledger.record(Intent(lease))

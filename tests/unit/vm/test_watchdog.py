@@ -103,7 +103,7 @@ KEPT: dict[str, Callable[[], World]] = {
     "by a worker that never had a job": lambda: World(detached(), worker=2),
     "by a worker on which the job succeeded": lambda: World(detached(), worker=2, job=ending(5 * HOUR, 0)),
     "while a job uses what is held": lambda: World(held(idle_s=1800), job=always),
-    "while somebody logs in now and then": lambda: World(held(idle_s=1800), busy=lambda now: now % 1700 < 120),
+    "while a user logs in now and then": lambda: World(held(idle_s=1800), busy=lambda now: now % 1700 < 120),
     "while idle, where no limit was set": lambda: World(held(idle_s=None), beats=until(DAY)),
     "while idle, where it is not held": lambda: World(claimed(idle_s=1800), beats=until(DAY)),
 }
@@ -253,6 +253,20 @@ def test_a_reply_from_something_else_than_the_api_deletes_nothing(said: Any) -> 
     world = World(claimed(), node=said)
     assert world.deleted_at(DAY) is None
     assert not world.guest_attributes[-1]["armed"]
+
+
+def test_the_api_that_the_configuration_names_is_asked_by_its_paths_and_fields() -> None:
+    api = {"url": "https://compute.googleapis.com", "base": "/compute/v1/", "state": "status", "booting": ["STAGING"]}
+    short = NODE.rpartition("/")[2]
+    other = config(api=api, node=f"projects/p/zones/z/instances/{short}")
+    dog = watchdog.Watchdog(other, 0)
+    look = dog.read_node()
+    assert next(look) == ("call", "GET", f"/compute/v1/{other['node']}", None)
+    effect = look.send((200, {"name": short, "labels": labels(other), "status": "STAGING"}, EPOCH + 5.0))
+    with pytest.raises(StopIteration):
+        while True:
+            effect = look.send(5.0 if effect == ("clock",) else None)
+    assert (dog.status, dog.state, dog.read) == (200, "STAGING", True)
 
 
 def test_it_repeats_the_delete_until_the_vm_is_gone_and_does_not_spin() -> None:

@@ -1,9 +1,9 @@
 """The objects of a job on a cluster: a JobSet, the ConfigMap with what its pods run, and a Secret. Pure and deterministic.
 
 The same job with the same names gives the same objects: `export` prints what `run` submits. No field holds a time of day.
-What ends the job without anybody's help is in the objects: deadlines of Job and Pod, no retries, and a time to live. What the
-pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod` reads them, and lists the keys of the
-request.
+What ends the job when no process here is left is in the objects: deadlines of Job and Pod, no retries, and a time to live. What
+the pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod` reads them, and lists the keys of
+the request.
 """
 
 import base64

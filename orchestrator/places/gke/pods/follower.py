@@ -200,7 +200,7 @@ class Follower:
             yield piece
 
     def _take(self, event: Event) -> None:
-        """Take what came. That may wait, such as for a collection: a connection that nobody reads is not silent."""
+        """Take what came. That may wait, such as for a collection: a connection that no one reads is not silent."""
         self._is_busy = True
         try:
             self._heard_at = self._now()

@@ -71,6 +71,21 @@ def test_a_reply_of_another_server_never_means_absence(http: int, body: str, kin
     assert str(http) in error.message
 
 
+@pytest.mark.parametrize(("http", "reason", "kind"), [
+    (404, "notFound", error_translation.NotFound), (404, "invalid", UnexpectedReply), (410, "notFound", UnexpectedReply),
+])  # fmt: skip
+def test_an_api_without_statuses_says_by_the_reason_that_a_resource_is_absent(
+    http: int, reason: str, kind: type[CloudError]
+) -> None:
+    said = {
+        "domain": "global",
+        "reason": reason,
+        "message": "The resource 'projects/p/zones/z/instances/n' was not found",
+    }
+    body = json.dumps({"error": {"code": http, "message": said["message"], "errors": [said]}})
+    assert type(error_translation.http_error(http, body, host="compute.googleapis.com")) is kind
+
+
 def test_control_characters_of_a_message_do_not_reach_the_terminal() -> None:
     error = error_translation.operation_error({"code": 13, "message": "bad\x1b]0;title\x07\nsecond line"})
     assert error.message == "bad?]0;title? second line"
