@@ -11,7 +11,7 @@ with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put de
         package_data={
             "orchestrator": ["py.typed"],
             "orchestrator.catalog": ["*.csv"],
-            "orchestrator.ledger": ["*.sql"],
+            "orchestrator.promise.ledger": ["*.sql"],
             "orchestrator.report.page": ["assets/*"],
             "orchestrator.examples": ["**/*.yaml", "**/*.py"],
             "payload.data": ["mnist_sample/*"],

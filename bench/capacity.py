@@ -17,7 +17,7 @@ from harness.processes import timed
 from harness.results import Report, options, spread, verdict
 from harness.sandbox import Sandbox, sandbox, tpujob, wait_for
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 
 FULL, FREE = "us-central1-a", "us-east1-c"
 ZONES = ("us-central1-a", "us-east1-c", "us-west4-a", "us-east5-b", "europe-west4-a")

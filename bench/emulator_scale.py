@@ -11,7 +11,7 @@ import psutil
 from harness.results import Report, options, spread
 from harness.sandbox import ZONE, Sandbox, sandbox, wait_for
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 
 SLICES = {64: ("v5litepod-256", "v2-alpha-tpuv5-lite"), 256: ("v5p-2048", "v2-alpha-tpuv5")}
 SETTLED_S = 1.0  # after its start the daemon still imports what it will need

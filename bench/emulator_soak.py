@@ -19,8 +19,8 @@ import psutil
 from harness.results import Report, options
 from harness.sandbox import ZONE, Sandbox, sandbox
 
-from orchestrator.emulator.daemon import control
-from orchestrator.emulator.daemon.control import Endpoint
+from cloud_tpu_emulator.daemon import control
+from cloud_tpu_emulator.daemon.control import Endpoint
 
 LIVES, LIVES_WITH_MACHINES = 10_000, 200
 SETTLED = 5_000  # by then every store of the daemon that forgets (operations, bills, requests) is full

@@ -17,7 +17,7 @@ import psutil
 from harness.results import Report, options, spread
 from harness.sandbox import ZONE, Sandbox, sandbox, tpujob, wait_for
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 
 SLICE, SLICE_WORKERS = "v5litepod-256", 64
 IDLE_S = 2.0  # after the last worker is up

@@ -34,8 +34,8 @@ command: cp {files} "$TPUJOB_ARTIFACTS"
 """
 CLOCKED = """\
 import resource, sys, time
-from orchestrator.client.jobs.log_output import JobOutput
-from orchestrator.client.results import pages
+from orchestrator.api.jobs.log_output import JobOutput
+from orchestrator.api.results import pages
 
 ended_at = 0.0
 close, run_ended = JobOutput.close, pages.run_ended

@@ -24,12 +24,12 @@ import psutil
 from harness.results import Report, options, spread, verdict
 from harness.sandbox import ZONE, Sandbox, sandbox, wait_for
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.emulator.daemon import control
-from orchestrator.remote.fleet.fleet import Fleet
-from orchestrator.remote.shipping.shipment import Shipment, make_shipment
-from orchestrator.remote.shipping.tree import Source, survey
-from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+from cloud_tpu_emulator.daemon import control
+from orchestrator.hosts.fleet.fleet import Fleet
+from orchestrator.hosts.shipping.shipment import Shipment, make_shipment
+from orchestrator.hosts.shipping.tree import Source, survey
+from orchestrator.hosts.ssh.known_hosts import create_key, ssh_keys_metadata
+from orchestrator.promise.lease.cloud_api import WorkerAddress
 
 NODE = f"/v2/projects/emulated/locations/{ZONE}/nodes/bench"
 USER, WORKERS = "tester", 8

@@ -1,6 +1,6 @@
 """Writes the table of gcloud's commands in docs/emulator.md out of the contract test that runs them.
 
-Run it (`python docs/gcloud_table.py`) after changing tests/contract/emulator/api/gcloud_commands.py; a test fails until then.
+Run it (`python docs/gcloud_table.py`) after changing tests/emulator/contract/api/gcloud_commands.py; a test fails until then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- gcloud: written by docs/gcloud_table.py -->", "<!-- end of gc
 def with_table(text: str) -> str:
     """The page with the table as it should be."""
     sys.path.insert(0, str(ROOT))
-    from tests.contract.emulator.api.gcloud_commands import table
+    from tests.emulator.contract.api.gcloud_commands import table
 
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -1,6 +1,6 @@
 """Writes what the docs say about the job file out of its model: docs/job.schema.json and the tables of docs/job-file.md.
 
-Run it (`python docs/job_reference.py`) after changing `orchestrator/core/jobfile/keys.py`; a test fails until then.
+Run it (`python docs/job_reference.py`) after changing `orchestrator/job/keys/job_spec.py`; a test fails until then.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.jobfile import keys
+from orchestrator.job.keys import job_spec
 
 DOCS = Path(__file__).parent
 BEGIN, END = "<!-- keys: written by docs/job_reference.py -->", "<!-- end of keys -->"
 
 
 def schema_text() -> str:
-    return json.dumps(keys.schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(job_spec.schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def page_text(page: str) -> str:
@@ -28,7 +28,7 @@ def page_text(page: str) -> str:
 
 
 def tables() -> str:
-    schema = keys.schema()
+    schema = job_spec.schema()
     return "\n".join(_table(name, section) for name, section in _sections(schema, schema, ""))
 
 

@@ -14,7 +14,7 @@ from message_sections import SECTIONS
 ROOT = Path(__file__).parents[1]
 UNSAID = "…"  # a part of a message that the sources alone do not tell
 MOST_FORMS = 8  # of one message whose words depend on the case
-JOB_FILE = "orchestrator/core/jobfile/"  # its rules raise ValueError and yield sentences: parts of a JobSpecError
+JOB_FILE = "orchestrator/job/"  # its rules raise ValueError and yield sentences: parts of a JobSpecError
 
 
 @dataclass(frozen=True, order=True)

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.jobfile.cluster import NO_WISH as NO_CLUSTER_WISH
-from orchestrator.core.jobfile.cluster import ClusterWish
-from orchestrator.core.lease import cloud_api
-from orchestrator.core.lease.access import NO_WISH, AccessWish
-from orchestrator.core.lease.cloud_api import Timings
-from orchestrator.core.text import names, parsing
 from orchestrator.errors import ConfigError, JobSpecError
+from orchestrator.job.keys.cluster import NO_WISH as NO_CLUSTER_WISH
+from orchestrator.job.keys.cluster import ClusterWish
+from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease.access import NO_WISH, AccessWish
+from orchestrator.promise.lease.cloud_api import Timings
+from orchestrator.text import names, parsing
 
 if TYPE_CHECKING:
-    from orchestrator.core.planning.grants import Grant
-    from orchestrator.places.google.config import Found
+    from orchestrator.capacity.grants import Grant
+    from orchestrator.gcloud_config import Found
 
 EMULATED, GOOGLE = cloud_api.EMULATED, "google"
 GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
@@ -107,17 +107,17 @@ def timings_of(kind: str, environ: Environ) -> Timings:
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
     """Google's cloud if a project is configured anywhere, else the emulator unless `kind` asks for Google's."""
-    from orchestrator.places.google import config
-    from orchestrator.places.google.config import Found
+    from orchestrator import gcloud_config
+    from orchestrator.gcloud_config import Found
 
-    tools = config.gcloud(environ)
+    tools = gcloud_config.gcloud(environ)
     found: Found | None = Found(*named) if named else None
     if found is None and tools.tpu_endpoint and not loopback_problem(tools.tpu_endpoint):
         if kind is None:
             why = f"gcloud is pointed at {tools.tpu_endpoint} here, not at Google"
             return replace(emulated, why=_emulated_why(None, why), source="gcloud")
-        tools = config.Gcloud()  # gcloud's project is that of the emulator
-    found = found or tools.project or config.adc_project(environ)
+        tools = gcloud_config.Gcloud()  # gcloud's project is that of the emulator
+    found = found or tools.project or gcloud_config.adc_project(environ)
     if found is None:
         if kind is not None:
             hint = "name one with --project, TPUJOB_PROJECT or `gcloud config set project`"
@@ -230,7 +230,7 @@ def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
 
 
 def _section(name: str, text: str, file: str) -> Any:
-    from orchestrator.core.jobfile import shared_keys
+    from orchestrator.job.keys import shared_keys
 
     try:
         return shared_keys.of_settings(text, file, name)
@@ -239,7 +239,7 @@ def _section(name: str, text: str, file: str) -> Any:
 
 
 def _grants(node: Any, file: str, where: str) -> tuple[Grant, ...]:
-    from orchestrator.core.planning import grants
+    from orchestrator.capacity import grants
 
     if node.id != "sequence":
         hint = "such as `- 5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a`"
@@ -270,7 +270,7 @@ def _project(text: str, source: str, _environ: Environ | None = None) -> str:
 def _zone(text: str, source: str, _environ: Environ | None = None) -> str:
     """A zone or a region, which means its zones."""
     if names.zone_problem(text) and names.region_problem(text):
-        from orchestrator.core.planning.location_rules import places_near
+        from orchestrator.capacity.location_rules import places_near
 
         raise ConfigError(f"{source}: {text!r} is not a zone or region", hint=places_near(text))
     return text

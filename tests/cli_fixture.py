@@ -22,13 +22,13 @@ from typing import Any
 import psutil
 import pytest
 
+from cloud_tpu_emulator.daemon import control
 from orchestrator.cli import console, main
-from orchestrator.core.lease.lease import Lease
-from orchestrator.emulator.daemon import control
-from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.promise.effects.locks import FileLocks
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.ledger.ledger import Ledger
 from tests import ROOT
-from tests.emulator_fixture import Emulator, running_emulator
+from tests.emulator.fixture import Emulator, running_emulator
 from tests.waiting import until
 
 CI_MARKS = ("CI", "RUNNER_TRACKING_ID")
@@ -174,7 +174,7 @@ def _is_local(process: psutil.Process, state_dir: str, word: str) -> bool:
     except (psutil.Error, OSError):
         return False
     here = environ.get("TPUJOB_STATE_DIR") == state_dir and "TPUJOB_EMULATED_NODE" not in environ
-    return here and "orchestrator.emulator" not in words and (not word or word in words)
+    return here and "cloud_tpu_emulator" not in words and (not word or word in words)
 
 
 def is_deaf() -> bool:

@@ -18,12 +18,12 @@ sys.dont_write_bytecode = False
 ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person", "api")
 pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows.{topic}" for topic in ROWS))
 
-from orchestrator import peers  # noqa: E402
+from orchestrator.system import socket_owner  # noqa: E402
 from tests import evidence, surroundings  # noqa: E402
 from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
 from tests.cluster.fixture import cluster, own_cluster, shared_cluster  # noqa: E402
 from tests.cluster.gke_fixture import gke  # noqa: E402
-from tests.emulator_fixture import emulator, left_as_found, shared_emulator  # noqa: E402
+from tests.emulator.fixture import emulator, left_as_found, shared_emulator  # noqa: E402
 from tests.programs_fixture import (  # noqa: E402
     browser,
     python310,
@@ -146,5 +146,5 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's timeout is for the answer alone. That the server accepts the connection, a busy machine may delay."""
-    expect_ours = peers.expect_ours
-    monkeypatch.setattr(peers, "expect_ours", lambda connection, timeout_s: expect_ours(connection, HANG_S))
+    expect_ours = socket_owner.expect_ours
+    monkeypatch.setattr(socket_owner, "expect_ours", lambda connection, timeout_s: expect_ours(connection, HANG_S))

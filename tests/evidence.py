@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 
 LINES = 60
 LOGS = ("daemon.log", "guardian.log", "cluster.log")

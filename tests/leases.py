@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.engine.provision.drafts import Draft
-from orchestrator.ledger import file
-from orchestrator.ledger.ledger import KeptEnds, Ledger
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest
+from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.ledger import file
+from orchestrator.promise.ledger.ledger import KeptEnds, Ledger
+from orchestrator.promise.obtain.drafts import Draft
 
 ZONE = "us-central1-a"
 

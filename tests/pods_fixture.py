@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import CloudUnavailable
+from orchestrator.hosts.ssh import agent
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
-from orchestrator.remote.ssh import agent
 from tests.waiting import HANG_S
 
 PART_BYTES = 16384
@@ -52,7 +52,7 @@ def code(files: Mapping[str, bytes]) -> bytes:
 
 
 def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any) -> dict[str, Any]:
-    """A request of `vm/pod.py`."""
+    """A request of `vm/pod/pod.py`."""
     return {
         "schema": 1,
         "run": "r1",

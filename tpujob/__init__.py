@@ -16,58 +16,58 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import __version__ as __version__
 
 if TYPE_CHECKING:
-    from orchestrator.client.client import Client as Client
-    from orchestrator.client.client import LogLine as LogLine
-    from orchestrator.client.client import Run as Run
-    from orchestrator.client.events import Alert as Alert
-    from orchestrator.client.events import Bar as Bar
-    from orchestrator.client.events import Event as Event
-    from orchestrator.client.events import Failure as Failure
-    from orchestrator.client.events import LogLines as LogLines
-    from orchestrator.client.events import Metrics as Metrics
-    from orchestrator.client.events import Notice as Notice
-    from orchestrator.client.events import Progress as Progress
-    from orchestrator.client.events import Running as Running
-    from orchestrator.client.events import RunResult as RunResult
-    from orchestrator.client.events import SweepResult as SweepResult
-    from orchestrator.client.events import VariantResult as VariantResult
-    from orchestrator.client.events import WorkerEnded as WorkerEnded
-    from orchestrator.client.events import Workers as Workers
-    from orchestrator.client.functions.function import RemoteFunction as RemoteFunction
-    from orchestrator.client.functions.function import function as function
-    from orchestrator.client.guarantee.gc import GcResult as GcResult
-    from orchestrator.client.job import Access as Access
-    from orchestrator.client.job import Emulated as Emulated
-    from orchestrator.client.job import Gke as Gke
-    from orchestrator.client.job import Job as Job
-    from orchestrator.client.job import Limits as Limits
-    from orchestrator.client.job import Profile as Profile
-    from orchestrator.client.job import Tpu as Tpu
-    from orchestrator.client.job import TpuAlternative as TpuAlternative
-    from orchestrator.client.job import Train as Train
-    from orchestrator.client.jobs.planning import Export as Export
-    from orchestrator.client.jobs.planning import PlanPreview as _Plan
-    from orchestrator.client.lending import CommandResult as CommandResult
-    from orchestrator.client.lending import Slice as Slice
-    from orchestrator.client.slices.down import DownResult as DownResult
-    from orchestrator.client.slices.down import SliceRelease as SliceRelease
-    from orchestrator.client.slices.offers import Offers as Offers
-    from orchestrator.client.slices.status import SliceRow as SliceRow
-    from orchestrator.client.slices.status import Status as Status
-    from orchestrator.client.slices.up import SliceEnd as SliceEnd
-    from orchestrator.client.slices.up import SliceStatus as SliceStatus
-    from orchestrator.client.slices.up import UpResult as UpResult
-    from orchestrator.client.sweeps.plans import SweepPreview as _SweepPlan
-    from orchestrator.client.sweeps.progress import SweepProgress as SweepProgress
+    from orchestrator.api.client import Client as Client
+    from orchestrator.api.client import LogLine as LogLine
+    from orchestrator.api.client import Run as Run
+    from orchestrator.api.functions.function import RemoteFunction as RemoteFunction
+    from orchestrator.api.functions.function import function as function
+    from orchestrator.api.guarantee.gc import GcResult as GcResult
+    from orchestrator.api.job import Access as Access
+    from orchestrator.api.job import Emulated as Emulated
+    from orchestrator.api.job import Gke as Gke
+    from orchestrator.api.job import Job as Job
+    from orchestrator.api.job import Limits as Limits
+    from orchestrator.api.job import Profile as Profile
+    from orchestrator.api.job import Tpu as Tpu
+    from orchestrator.api.job import TpuAlternative as TpuAlternative
+    from orchestrator.api.job import Train as Train
+    from orchestrator.api.jobs.planning import Export as Export
+    from orchestrator.api.jobs.planning import PlanPreview as _Plan
+    from orchestrator.api.lending import CommandResult as CommandResult
+    from orchestrator.api.lending import Slice as Slice
+    from orchestrator.api.session.events import Alert as Alert
+    from orchestrator.api.session.events import Bar as Bar
+    from orchestrator.api.session.events import Event as Event
+    from orchestrator.api.session.events import Failure as Failure
+    from orchestrator.api.session.events import LogLines as LogLines
+    from orchestrator.api.session.events import Metrics as Metrics
+    from orchestrator.api.session.events import Notice as Notice
+    from orchestrator.api.session.events import Progress as Progress
+    from orchestrator.api.session.events import Running as Running
+    from orchestrator.api.session.events import RunResult as RunResult
+    from orchestrator.api.session.events import SweepResult as SweepResult
+    from orchestrator.api.session.events import VariantResult as VariantResult
+    from orchestrator.api.session.events import WorkerEnded as WorkerEnded
+    from orchestrator.api.session.events import Workers as Workers
+    from orchestrator.api.session.sweep_progress import SweepProgress as SweepProgress
+    from orchestrator.api.slices.down import DownResult as DownResult
+    from orchestrator.api.slices.down import SliceRelease as SliceRelease
+    from orchestrator.api.slices.offers import Offers as Offers
+    from orchestrator.api.slices.status import SliceRow as SliceRow
+    from orchestrator.api.slices.status import Status as Status
+    from orchestrator.api.slices.up import SliceEnd as SliceEnd
+    from orchestrator.api.slices.up import SliceStatus as SliceStatus
+    from orchestrator.api.slices.up import UpResult as UpResult
+    from orchestrator.api.sweeps.plans import SweepPreview as _SweepPlan
     from orchestrator.errors import *  # noqa: F403 - that module has nothing but errors
-    from orchestrator.report.collected import ResultRemark as ResultRemark
     from orchestrator.report.money.spending import CloudCost as CloudCost
     from orchestrator.report.money.spending import CostReport as CostReport
     from orchestrator.report.money.spending import CostRow as CostRow
     from orchestrator.report.money.spending import OpenSlice as OpenSlice
     from orchestrator.report.results import RunReport as RunReport
-    from orchestrator.report.whole_run import RunSummary as RunSummary
-    from orchestrator.report.worker_ends import WorkerReport as WorkerReport
+    from orchestrator.report.rows.collected import ResultRemark as ResultRemark
+    from orchestrator.report.rows.whole_run import RunSummary as RunSummary
+    from orchestrator.report.rows.worker_ends import WorkerReport as WorkerReport
 
     Plan = _Plan
     SweepPlan = _SweepPlan

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator.daemon import control
-from orchestrator.emulator.daemon.control import Endpoint
+from cloud_tpu_emulator.daemon import control
+from cloud_tpu_emulator.daemon.control import Endpoint
 
 ZONE = "us-central1-a"
 NO_DELAYS = {f"{what}_s": 0 for what in ("provision", "stop", "start", "delete")}

@@ -1,4 +1,4 @@
-"""Writes the tables of bounds in docs/bounds.md (all) and docs/guarantee.md (the main ones) from `orchestrator/promises.py`."""
+"""Writes the tables of bounds in docs/bounds.md (all) and docs/guarantee.md (the main ones) from `orchestrator/drill/bounds.py`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
-from orchestrator.core.text.units import format_duration  # noqa: E402
-from orchestrator.promises import PROMISES, Part, PromisedBound, PromiseWorld, bound  # noqa: E402
+from orchestrator.drill.bounds import PROMISES, Part, PromisedBound, PromiseWorld, bound  # noqa: E402
+from orchestrator.text.units import format_duration  # noqa: E402
 
 BEGIN, END = "<!-- bounds: written by docs/guarantee/bounds.py -->", "<!-- end of bounds -->"
 MAIN = (

@@ -9,7 +9,7 @@ from orchestrator.cli.console import emit, emit_json, emit_lines, emit_wrapped
 from orchestrator.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from orchestrator.client.session import Session
+    from orchestrator.api.session.session import Session
 
 
 def print_comparison(
@@ -23,7 +23,7 @@ def print_comparison(
 ) -> None:
     """Print one column for each run, in this order; with `over`, for each group of runs. Raises UnknownRun, UserError."""
     # Only here: `tpujob run` needs none of it unless its job is a sweep.
-    from orchestrator.client.results import reports
+    from orchestrator.api.results import reports
     from orchestrator.report.comparison import compare as tables
     from orchestrator.report.comparison import groups
     from orchestrator.report.comparison.compare import remarks

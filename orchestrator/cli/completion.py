@@ -29,7 +29,7 @@ def _completion(words: Callable[[str], Iterable[tuple[str, str]]]) -> Callable[[
 
 @_completion
 def runs(typed: str) -> Words:
-    from orchestrator.client.results import history
+    from orchestrator.api.results import history
 
     found = history.runs_named(typed, MOST_RUNS)
     names = {run.name: f"newest: {attempt.state}" for run, attempt in reversed(found)}
@@ -38,21 +38,21 @@ def runs(typed: str) -> Words:
 
 @_completion
 def runs_and_sweeps(typed: str) -> Words:
-    from orchestrator.client.results import history
+    from orchestrator.api.results import history
 
     return [*((name, "sweep") for name in history.sweeps()), *runs(typed)]
 
 
 @_completion
 def slices(typed: str) -> Words:
-    from orchestrator.client.results import history
+    from orchestrator.api.results import history
 
     return [(each.handle, f"{each.accelerator_type}, {each.name.zone}") for each in history.slices()]
 
 
 @_completion
 def nodes(typed: str) -> Words:
-    from orchestrator.client.results import history
+    from orchestrator.api.results import history
 
     return [(each.name.node, each.handle) for each in history.slices()]
 

@@ -11,7 +11,7 @@ from orchestrator.cli.renderer import Console, wrapped
 from orchestrator.errors import NOT_PROVEN
 
 if TYPE_CHECKING:
-    from orchestrator.client.session import Session
+    from orchestrator.api.session.session import Session
 
 _sessions: list[Session] = []  # of the command that runs now
 
@@ -24,7 +24,7 @@ def console() -> Console:
 
 def open_session(cloud: str | None = None, project: str | None = None, **how: bool) -> Session:
     """Return a session of this command, open to the end of the process: see `Session.open`."""
-    from orchestrator.client.session import Session
+    from orchestrator.api.session.session import Session
 
     session = Session.open(cloud, project, reporter=console().reporter, **how)
     _sessions.append(session)

@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from orchestrator.client.events import Metrics, Progress, Running
-from orchestrator.client.shown_logs import Others
-from orchestrator.core.text.parsing import NotFinite
-from orchestrator.core.text.units import format_duration
-from orchestrator.places import traits_of
-from orchestrator.report.layout import format_cost
+from orchestrator.api.session.events import Metrics, Progress, Running
+from orchestrator.api.session.shown_logs import Others
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.text.parsing import NotFinite
+from orchestrator.text.units import format_duration
+from orchestrator.traits import traits_of
 
 RATE_S = 30.0  # the rate of steps is that of this time
 MAX_NAME, MAX_VALUES = 20, 4

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from orchestrator.cli import completion
 
 if TYPE_CHECKING:
-    from orchestrator.client.jobs.planning import JobRequest
+    from orchestrator.api.jobs.planning import JobRequest
 
 KEEP_ON_FAILURE = "30m"
 AFTER_DASHES = "[-- COMMAND…]"  # the metavar of the argument that takes the words after `--`, and no others
@@ -143,6 +143,6 @@ class JobArguments:
 
     def request(self, keep_on_failure: str | None = None) -> JobRequest:
         """Return what the client takes. `keep_on_failure`: the option of commands that stay with the job."""
-        from orchestrator.client.jobs.planning import JobRequest
+        from orchestrator.api.jobs.planning import JobRequest
 
         return JobRequest(**asdict(self), keep_on_failure=keep_on_failure)

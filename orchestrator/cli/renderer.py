@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.client import events
-from orchestrator.core.text.units import format_duration
+from orchestrator.api.session import events
+from orchestrator.text.units import format_duration
 
 if TYPE_CHECKING:
+    from orchestrator.api.session.shown_logs import Choice, ShownLogs
     from orchestrator.cli.live_view import LiveView
-    from orchestrator.client.shown_logs import Choice, ShownLogs
 
 
 GOOD = {"succeeded", "READY", "ACTIVE", "live", "billing"}
@@ -149,7 +149,7 @@ class Console:
 
     def _logs_of(self, event: events.Event) -> ShownLogs:
         if event.variant not in self._logs:
-            from orchestrator.client.shown_logs import ShownLogs
+            from orchestrator.api.session.shown_logs import ShownLogs
 
             self._logs[event.variant] = ShownLogs(self._chosen_logs, self._logs_option)
         return self._logs[event.variant]
@@ -282,7 +282,7 @@ class Console:
     def fit(self, text: str) -> str:
         """Return the text, of one line or several, without control characters and secrets."""
         if not text.isprintable():
-            from orchestrator.core.text.terminal import harmless
+            from orchestrator.text.terminal import harmless
 
             text = "\n".join(harmless(line) for line in text.split("\n"))
         return self.secrets.hide(text)

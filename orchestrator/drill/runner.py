@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.text.units import format_duration
+from orchestrator.drill.bounds import PROMISES, TERMS, Bound, PromisedBound, PromiseWorld, bound
 from orchestrator.drill.sandbox import ConditionTimeout, Sandbox, ended_by, unclaimed_s
-from orchestrator.promises import PROMISES, TERMS, Bound, PromisedBound, PromiseWorld, bound
+from orchestrator.text.units import format_duration
 
 SPEED = 100.0
 OUTAGE_S = 14.0  # longer than the time to live: the watchdog has decided before the API is back

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 
 
 def unclaimed_s(bills: list[dict[str, Any]], claim_ended_at: float, now: float) -> float:

@@ -11,13 +11,13 @@ import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from orchestrator.core.lease.cloud_api import is_emulated as is_emulated
+from orchestrator.promise.lease.cloud_api import is_emulated as is_emulated
 
 if TYPE_CHECKING:
     from orchestrator.places.area import Areas
     from orchestrator.places.place import Place
     from orchestrator.places.refusals import FileChecks
-    from orchestrator.places.traits import ByHand, Traits
+    from orchestrator.traits import ByHand, Traits
 
 NAMES = ("tpu", "gke", "local")
 
@@ -60,7 +60,7 @@ def traits_on(name: str) -> Traits:
 @functools.cache
 def traits_of(cloud: str) -> Traits:
     """Return the traits of the place of a run or a lease, by its `cloud`; NEWER for one that no place here has."""
-    from orchestrator.places.traits import NEWER
+    from orchestrator.traits import NEWER
 
     return next((traits_on(name) for name in NAMES if cloud in traits_on(name).clouds), NEWER)
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from orchestrator.core.lease.lease import Lease
+from orchestrator.promise.lease.lease import Lease
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.cloud_api import Cloud
-    from orchestrator.core.lease.run_and_attempt import RunRecord
-    from orchestrator.core.text.redaction import Redactor
-    from orchestrator.engine.effects.base import Program
-    from orchestrator.engine.runtime.locks import FileLocks
-    from orchestrator.ledger.ledger import Ledger
+    from orchestrator.promise.effects.base import Program
+    from orchestrator.promise.effects.locks import FileLocks
+    from orchestrator.promise.lease.cloud_api import Cloud
+    from orchestrator.promise.lease.run_and_attempt import RunRecord
+    from orchestrator.promise.ledger.ledger import Ledger
+    from orchestrator.text.redaction import Redactor
 
 T = TypeVar("T")
 

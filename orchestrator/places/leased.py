@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
-from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.effects.base import Report, Sleep
-from orchestrator.engine.effects.cloud import GetGuestAttributes
-from orchestrator.engine.effects.workers import StopPhase
-from orchestrator.engine.leases import standing
-from orchestrator.engine.leases.standing import SliceProblem, record_cancel
+from orchestrator.hosts.fleet.effects import StopPhase
+from orchestrator.promise import standing
+from orchestrator.promise.effects.base import Report, Sleep
+from orchestrator.promise.effects.cloud import GetGuestAttributes
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.standing import SliceProblem, record_cancel
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.hosts.fleet.crew import Crew, FleetStatus
+    from orchestrator.hosts.transfer.collect import CollectResult
     from orchestrator.places.desk import Desk
     from orchestrator.places.place import Standing, Watch
-    from orchestrator.remote.fleet.port import Crew, FleetStatus
-    from orchestrator.remote.transfer.collect import CollectResult
+    from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 
 STOP_GRACE_S = 10.0
 NOTICE = "tpujob/notice"  # the watchdog publishes it when its VM is about to be preempted

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.cloud_api import WorkerAddress
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.remote.fleet.port import Crew
+    from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.promise.lease.cloud_api import WorkerAddress
+    from orchestrator.promise.lease.lease import Lease
 
 
 class NoReach:

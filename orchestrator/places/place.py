@@ -2,7 +2,7 @@
 
 A run is one program (`run.program`): obtain → settle → connect → deliver → start → follow → collect → release; `attach` is the
 same program, which begins in the middle. It asks a `Stay` for what differs from place to place. Methods that await effects are
-programs (`engine.effects.base`), so that a test can end them at every step. `tests/places/` plays what each of them promises.
+programs (`promise.effects.base`), so that a test can end them at every step. `tests/places/` plays what each of them promises.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.core.lease.cloud_api import Capabilities, Cloud
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.standing import SliceProblem
 from orchestrator.errors import TpujobError
+from orchestrator.promise.lease.cloud_api import Capabilities, Cloud
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.promise.obligations import Obligations
+from orchestrator.promise.standing import SliceProblem
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.planning.plan import Plan
-    from orchestrator.core.text.terminal import Table
-    from orchestrator.engine.provision.drafts import Draft
-    from orchestrator.engine.runtime.world import ReachPort
+    from orchestrator.capacity.plan import Plan
+    from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
+    from orchestrator.hosts.shipping.shipment import Shipment
+    from orchestrator.hosts.transfer.collect import CollectResult
+    from orchestrator.hosts.transfer.saved_work import SavedWork
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
-    from orchestrator.places.traits import Traits
-    from orchestrator.remote.fleet.port import Crew, FleetStatus, StartRequest
-    from orchestrator.remote.shipping.shipment import Shipment
-    from orchestrator.remote.transfer.collect import CollectResult
-    from orchestrator.remote.transfer.saved_work import SavedWork
+    from orchestrator.promise.effects.world import ReachPort
+    from orchestrator.promise.obtain.drafts import Draft
+    from orchestrator.text.terminal import Table
+    from orchestrator.traits import Traits
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from orchestrator.core.jobfile.yaml_source import Path
+from orchestrator.job.yaml_source import Path
 
 
 class FileChecks(Protocol):

@@ -5,15 +5,16 @@ Pure: values in, lines out. Figures have units, emulated cost is marked as such,
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator import catalog, places
-from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.text.units import clock, day_clock, format_duration, format_usd, format_usd_per_hour
-from orchestrator.engine.leases.release import Released
-from orchestrator.report import worker_ends
-from orchestrator.report.layout import format_cost
-from orchestrator.report.worker_ends import WorkerReport
+from orchestrator import catalog
+from orchestrator import traits as place_traits
+from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import Lease, LeaseState
+from orchestrator.promise.release import Released
+from orchestrator.report.rows import worker_ends
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.report.rows.worker_ends import WorkerReport
 from orchestrator.run.progress import Outcome
+from orchestrator.text.units import clock, day_clock, format_duration, format_usd, format_usd_per_hour
 
 MOST_MISSING = 20  # that an alert lists
 SPAN_LABELS = {"connect": "connecting", "ship": "shipping", "setup": "setup",
@@ -34,7 +35,7 @@ def outcome_lines(
     `workers`: how a job that failed ended on each of them; those that ended alike have one line.
     """
     total_s = outcome.took_s if outcome.took_s is not None else outcome.ended_at - outcome.started_at
-    traits = places.traits_of(outcome.run.cloud)
+    traits = place_traits.traits_of(outcome.run.cloud)
     labels = {"wait": f"waiting for the {traits.awaited}", **SPAN_LABELS}
     spans = [
         f"{label} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
@@ -65,7 +66,7 @@ def _cost(outcome: Outcome, usd: float | None) -> str:
         goes_on = f"; {format_usd_per_hour(lease.usd_per_hour)} goes on while {lease.handle} is kept"
     if usd is None:
         known = lease is not None and lease.usd_per_hour
-        why = "the ledger cannot be read" if known else places.traits_of(outcome.run.cloud).unpriced
+        why = "the ledger cannot be read" if known else place_traits.traits_of(outcome.run.cloud).unpriced
         return f"unknown: {why}{goes_on}"
     return f"{format_cost(usd, outcome.run.cloud)} ({catalog.PRICES_AS_OF}){goes_on}"
 
@@ -104,7 +105,7 @@ def held_after_failure(lease: Lease, ended_at: float) -> list[str]:
     until, handle = lease.ends_at, lease.handle
     usd = None if lease.usd_per_hour is None else lease.usd_per_hour * (until - ended_at) / 3600
     price = "its price is unknown" if usd is None else f"{format_usd(usd)} more at most"
-    if usd is not None and places.is_emulated(lease.cloud):
+    if usd is not None and place_traits.is_emulated(lease.cloud):
         price = f"emulated, not billed; on Google Cloud {price}"
     for_s = format_duration(round(until - ended_at))
     return [
@@ -117,7 +118,7 @@ def left_on_slice(outcome: Outcome, left: Sequence[str]) -> list[str]:
     """Return what of the job's files beside its artifacts is not here, until when it is there, and what to type."""
     lease, run = outcome.lease, outcome.run
     if lease is None or outcome.kept_until is None:
-        lost = lease is not None and not places.traits_of(lease.cloud).results_stay
+        lost = lease is not None and not place_traits.traits_of(lease.cloud).results_stay
         return [*left, *(["lost: its slice is not kept"] if lost else [])]
     give_up = f" · give up: `tpujob down {lease.name.node}`" if lease.run == run.id else ""
     return [
@@ -149,17 +150,15 @@ def uncollected_alert(outcome: Outcome) -> str:
 
 def _bill(lease: Lease) -> str:
     price = format_usd_per_hour(lease.usd_per_hour)
-    return f"{price} on Google Cloud; emulated, not billed" if places.is_emulated(lease.cloud) else price
+    return f"{price} on Google Cloud; emulated, not billed" if place_traits.is_emulated(lease.cloud) else price
 
 
 def unproven_head(cloud: str, name: SliceName, accelerator_type: str, usd_per_hour: float | None) -> str:
     """Return the first line of an alert for a slice that is not proven absent."""
-    by_hand = places.by_hand(cloud)
+    by_hand = place_traits.by_hand(cloud)
     where = ", ".join(filter(None, (accelerator_type, by_hand.where(name))))  # of leavings the type may be unknown
     bill = f") {by_hand.MAY} {format_usd_per_hour(usd_per_hour)}"
-    return (
-        f"!! NOT VERIFIED GONE: {name.node} ({where}{'; emulated, not billed)' if places.is_emulated(cloud) else bill}"
-    )
+    return f"!! NOT VERIFIED GONE: {name.node} ({where}{'; emulated, not billed)' if place_traits.is_emulated(cloud) else bill}"
 
 
 def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_by: float | None = None) -> str:
@@ -169,9 +168,9 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     """
     lease, verdict = released.lease, released.verdict
     by_hand, traits, emulated = (
-        places.by_hand(lease.cloud),
-        places.traits_of(lease.cloud),
-        places.is_emulated(lease.cloud),
+        place_traits.by_hand(lease.cloud),
+        place_traits.traits_of(lease.cloud),
+        place_traits.is_emulated(lease.cloud),
     )
     head = unproven_head(lease.cloud, lease.name, lease.accelerator_type, lease.usd_per_hour)
     seen = f"{verdict.last_seen} at {clock(released.checked_at)}" if released.checked_at else verdict.last_seen

@@ -10,13 +10,13 @@ from itertools import groupby
 from typing import Any
 
 from orchestrator import catalog
+from orchestrator.capacity.availability import Availability
+from orchestrator.capacity.grants import Grant
 from orchestrator.catalog import AcceleratorType, gke
 from orchestrator.catalog.gke import GkeSlice
-from orchestrator.core.planning.availability import Availability
-from orchestrator.core.planning.grants import Grant
-from orchestrator.core.text.names import shown
-from orchestrator.core.text.terminal import Table
 from orchestrator.errors import UserError
+from orchestrator.text.names import shown
+from orchestrator.text.terminal import Table
 
 UNPRICED = float("inf")
 MANY_HOSTS = 8  # larger slices are listed only for a given type or generation

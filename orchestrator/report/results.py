@@ -15,25 +15,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import places
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
-from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
-from orchestrator.core.text.artifacts import takes_all
-from orchestrator.core.text.terminal import Table
-from orchestrator.core.text.units import day_clock, format_duration, format_size
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import collected, costs, worker_ends
-from orchestrator.report.collected import ResultRemark
+from orchestrator import traits
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
+from orchestrator.promise.lease.run_spec import NO_TRAINING, RunSpec
+from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
 from orchestrator.report.files import device
 from orchestrator.report.files.artifact_files import read_object, section, short_text
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
-from orchestrator.report.layout import format_cost
-from orchestrator.report.whole_run import AttemptReport, attempt_lines, attempt_reports, summary, whole_run
-from orchestrator.report.worker_ends import WorkerReport
+from orchestrator.report.rows import collected, costs, worker_ends
+from orchestrator.report.rows.collected import ResultRemark
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.report.rows.whole_run import AttemptReport, attempt_lines, attempt_reports, summary, whole_run
+from orchestrator.report.rows.worker_ends import WorkerReport
+from orchestrator.text.artifacts import takes_all
+from orchestrator.text.terminal import Table
+from orchestrator.text.units import day_clock, format_duration, format_size
 
 EVENTS = {  # what a kind of event says, with the fields of its data
     "began": "run began",
@@ -235,7 +235,7 @@ def _lease_report(lease: Lease, now: float) -> LeaseReport:
         ready_at=lease.ready_at,
         gone_at=lease.gone_at,
         usd=costs.of_lease(lease, now),
-        emulated=places.is_emulated(lease.cloud),
+        emulated=traits.is_emulated(lease.cloud),
     )
 
 

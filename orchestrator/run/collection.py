@@ -17,13 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import Down, Held, HeldFor, Lease, NotAllowed
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord, recorded_error
-from orchestrator.core.text.units import format_size
-from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
-from orchestrator.engine.effects.cloud import Workers
-from orchestrator.engine.effects.workers import (
+from orchestrator.hosts.fleet.effects import (
     Connect,
     Disconnect,
     KeepSave,
@@ -32,20 +26,32 @@ from orchestrator.engine.effects.workers import (
     StopCollection,
     WaitForCollection,
 )
-from orchestrator.engine.leases.obligations import keep_slice, release_owed
-from orchestrator.engine.leases.release import latest_lease, try_record, try_start_guardian
-from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.engine.leases.standing import LOOK_S, check_slice
-from orchestrator.engine.runtime import retry
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ground, PeriodicTask
+from orchestrator.promise.effects import retry
+from orchestrator.promise.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.promise.effects.cloud import Workers
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.lease import Down, Held, HeldFor, Lease, NotAllowed
+from orchestrator.promise.lease.run_and_attempt import (
+    Attempt,
+    AttemptState,
+    ResultsCollected,
+    RunRecord,
+    recorded_error,
+)
+from orchestrator.promise.obligations import keep_slice, release_owed
+from orchestrator.promise.release import latest_lease, try_record, try_start_guardian
+from orchestrator.promise.renewal import move_claim
+from orchestrator.promise.standing import LOOK_S, check_slice
 from orchestrator.run.progress import JobProgress, Outcome
+from orchestrator.text.units import format_size
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
-    from orchestrator.remote.transfer.collection import Collection
-    from orchestrator.remote.transfer.saved_work import SavedWork
+    from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.hosts.transfer.collect import CollectionProgress, CollectRequest, CollectResult
+    from orchestrator.hosts.transfer.collection import Collection
+    from orchestrator.hosts.transfer.saved_work import SavedWork
 
 WAIT_S = 1.0
 SILENT_S = 10.0  # without a byte of the results: then the hold is not extended
@@ -60,7 +66,7 @@ async def collect_results(
 ) -> CollectResult:
     """Return what was collected before the end of the slice's claim. Raises Vanished or Preempted if the slice goes meanwhile.
 
-    `remote.transfer.collector` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
+    `hosts.transfer.collector` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
     """
     began = looked_at = moved_at = await Now()
     collection, activity = await StartCollection(crew, request), 0

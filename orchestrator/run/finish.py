@@ -12,20 +12,20 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Leased, RunRecord, job_file
-from orchestrator.core.text.terminal import clean
-from orchestrator.engine.effects.base import Make, Now, Program, Shield, Unlock
-from orchestrator.engine.effects.workers import Disconnect
-from orchestrator.engine.leases.obligations import release_owed
-from orchestrator.engine.leases.release import latest_lease, try_record
-from orchestrator.engine.leases.standing import check_attempt
 from orchestrator.errors import Canceled, PayloadFailed, TpujobError, UserError
-from orchestrator.places import is_emulated, traits_of
-from orchestrator.remote.shipping.ignore import OWN, Rules
-from orchestrator.remote.shipping.links import reach_of
-from orchestrator.remote.shipping.tree import is_secret
+from orchestrator.hosts.fleet.effects import Disconnect
+from orchestrator.hosts.shipping.ignore import OWN, Rules
+from orchestrator.hosts.shipping.links import reach_of
+from orchestrator.hosts.shipping.tree import is_secret
+from orchestrator.promise.effects.base import Make, Now, Program, Shield, Unlock
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.run_and_attempt import AttemptEnded, AttemptState, Leased, RunRecord, job_file
+from orchestrator.promise.obligations import release_owed
+from orchestrator.promise.release import latest_lease, try_record
+from orchestrator.promise.standing import check_attempt
 from orchestrator.run.progress import JobProgress, Outcome
+from orchestrator.text.terminal import clean
+from orchestrator.traits import is_emulated, traits_of
 
 
 async def capture(progress: JobProgress, work: Program[None], *, shield: bool = True) -> None:

@@ -6,18 +6,18 @@ May this run use it, and does it stay after it?
 from operator import attrgetter
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import Capabilities, SliceState
-from orchestrator.core.lease.lease import Held, HeldFor, Lease, LeaseState, Mode, Passed
-from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.engine.effects.base import Lock, Make, Now, ReadLease, Report, Shield, Unlock
-from orchestrator.engine.effects.cloud import Get
-from orchestrator.engine.effects.workers import Disconnect
-from orchestrator.engine.leases.obligations import release_owed
-from orchestrator.engine.leases.release import latest_lease, try_start_guardian
-from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.runtime import retry
+from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.hosts.fleet.effects import Disconnect
 from orchestrator.places.place import Stay
+from orchestrator.promise.effects import retry
+from orchestrator.promise.effects.base import Lock, Make, Now, ReadLease, Report, Shield, Unlock
+from orchestrator.promise.effects.cloud import Get
+from orchestrator.promise.lease.cloud_api import Capabilities, SliceState
+from orchestrator.promise.lease.lease import Held, HeldFor, Lease, LeaseState, Mode, Passed
+from orchestrator.promise.obligations import release_owed
+from orchestrator.promise.obtain.drafts import Draft
+from orchestrator.promise.release import latest_lease, try_start_guardian
+from orchestrator.promise.renewal import move_claim
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.progress import JobProgress
 

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.engine.effects.base import Shield
-from orchestrator.engine.effects.workers import Disconnect
-from orchestrator.engine.leases.obligations import Obligations, release_owed
+from orchestrator.hosts.fleet.effects import Disconnect
 from orchestrator.places.place import Phase, Stay
+from orchestrator.promise.effects.base import Shield
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.obligations import Obligations, release_owed
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.shipping.shipment import Shipment
-    from orchestrator.remote.transfer.collect import CollectRequest
-    from orchestrator.remote.transfer.saved_work import SavedWork
+    from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.hosts.shipping.shipment import Shipment
+    from orchestrator.hosts.transfer.collect import CollectRequest
+    from orchestrator.hosts.transfer.saved_work import SavedWork
     from orchestrator.run.progress import JobProgress
 
 
@@ -87,7 +87,7 @@ class JobRun:
 
     def collect_request(self, attempt: Attempt) -> CollectRequest:
         """Return what to collect of this attempt, and where to."""
-        from orchestrator.remote.transfer.collect import CollectRequest
+        from orchestrator.hosts.transfer.collect import CollectRequest
 
         at_hand = {} if self.saved_work is None else self.saved_work.at_hand()
         return CollectRequest.of_job(self.artifacts, attempt.id, self.directory, self.most_bytes, at_hand=at_hand)

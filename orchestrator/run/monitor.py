@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
-from orchestrator.core.lease import access, guest_reports
-from orchestrator.core.lease.access import Via
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
-from orchestrator.core.text.terminal import worker_names
-from orchestrator.core.text.units import format_duration, format_usd
-from orchestrator.engine.effects.base import JobClock, Now, Report, SliceWorkers
-from orchestrator.engine.effects.cloud import GetGuestAttributes
-from orchestrator.engine.effects.workers import ForwardPorts, WaitForWorkers
-from orchestrator.engine.leases.standing import LOOK_S, check_attempt
+from orchestrator.hosts.fleet.effects import ForwardPorts, WaitForWorkers
 from orchestrator.places.place import End, PeriodicTask, Standing, Stay
+from orchestrator.promise.effects.base import JobClock, Now, Report, SliceWorkers
+from orchestrator.promise.effects.cloud import GetGuestAttributes
+from orchestrator.promise.lease import access, guest_reports
+from orchestrator.promise.lease.access import Via
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import RunRecord, WorkerEnd
+from orchestrator.promise.standing import LOOK_S, check_attempt
+from orchestrator.text.terminal import worker_names
+from orchestrator.text.units import format_duration, format_usd
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.follow import WorkerStatus
-    from orchestrator.remote.fleet.port import Crew, FleetPort, FleetStatus
+    from orchestrator.hosts.fleet.crew import Crew, FleetPort, FleetStatus
+    from orchestrator.hosts.fleet.follow import WorkerStatus
 
 
 SETTLE_S = 2.0  # after the first failure: what fails everywhere is not stopped before every worker has said so

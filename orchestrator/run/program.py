@@ -11,11 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import Detached, Lease, LeaseState, Mode, NotAllowed
-from orchestrator.core.lease.run_and_attempt import AttemptState, Began, Leased, Moved, what_ended_it
-from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield
-from orchestrator.engine.effects.workers import (
+from orchestrator.hosts.fleet.effects import (
     FindCoordinator,
     FollowPhase,
     ForwardPorts,
@@ -24,12 +20,16 @@ from orchestrator.engine.effects.workers import (
     SendHeartbeats,
     StartPhase,
 )
-from orchestrator.engine.leases.obligations import keep_slice
-from orchestrator.engine.leases.release import try_record
-from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
-from orchestrator.engine.provision.candidate_search import LoserRelease
+from orchestrator.hosts.shipping.shipment import shipped_text
 from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
-from orchestrator.remote.shipping.shipment import shipped_text
+from orchestrator.promise.effects.base import Lock, Now, Record, Report, Shield
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.lease import Detached, Lease, LeaseState, Mode, NotAllowed
+from orchestrator.promise.lease.run_and_attempt import AttemptState, Began, Leased, Moved, what_ended_it
+from orchestrator.promise.obligations import keep_slice
+from orchestrator.promise.obtain.candidate_search import LoserRelease
+from orchestrator.promise.release import try_record
+from orchestrator.promise.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.run import collection
 from orchestrator.run.collection import BEFORE_RELEASE_S, PeriodicSave
 from orchestrator.run.finish import capture, finish
@@ -40,8 +40,8 @@ from orchestrator.run.progress import JobProgress, Outcome
 from orchestrator.run.restart import restart
 
 if TYPE_CHECKING:
+    from orchestrator.hosts.fleet.crew import Crew, FleetPort, StartedCrew
     from orchestrator.places.place import End
-    from orchestrator.remote.fleet.port import Crew, FleetPort, StartedCrew
 
 # The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
 SAVES_PER_RENEWAL = 6

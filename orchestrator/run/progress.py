@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import errors
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, state_after
-from orchestrator.engine.effects.base import Now
-from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.release import Released
+from orchestrator.promise.effects.base import Now
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, state_after
+from orchestrator.promise.obligations import Obligations
+from orchestrator.promise.release import Released
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.transfer.collect import CollectResult, Problem
+    from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.hosts.transfer.collect import CollectResult, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ The use of the lost slice counts: of the job's time, less what `extend` added to
 """
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import CANCEL, NotAllowed
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued, SavedState
-from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
-from orchestrator.engine.effects.workers import DescribeSaved, Disconnect
-from orchestrator.engine.leases.obligations import release_owed
-from orchestrator.engine.leases.release import latest_lease
+from orchestrator.hosts.fleet.effects import DescribeSaved, Disconnect
+from orchestrator.promise.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.lease import CANCEL, NotAllowed
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued, SavedState
+from orchestrator.promise.obligations import release_owed
+from orchestrator.promise.release import latest_lease
 from orchestrator.run.finish import check_canceled
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.progress import JobProgress, Loss

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .frames import reply
+from .files.frames import reply
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests import ROOT
 from tests.cluster.fixture import Cluster
 from tests.cluster.gke_fixture import HOLD, Gke
 from tests.cluster.jobsets import ended, pods
-from tests.unit.client.jobs.test_exporting import World, world
+from tests.unit.api.jobs.test_exporting import World, world
 from tests.unit.places.gke.objects.test_plan import CAPACITIES, job
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.core.lease.lease import LeaseState
+from orchestrator.promise.lease.lease import LeaseState
 from tests.cli_fixture import kill_all
 from tests.cluster.gke_fixture import HOLD, Gke
 from tests.waiting import until

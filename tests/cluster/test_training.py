@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 from tests import ROOT
 from tests.cluster.gke_fixture import Gke
 from tests.programs_fixture import needs_xla

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import Cloud, Operation
-from orchestrator.emulator.daemon.control import DaemonRefused
+from cloud_tpu_emulator.daemon.control import DaemonRefused
 from orchestrator.places.tpu.api.calls import ApiCalls
-from tests.emulator_fixture import Emulator
+from orchestrator.promise.lease.cloud_api import Cloud, Operation
+from tests.emulator.fixture import Emulator
 from tests.waiting import until
 
 Fault = Callable[..., str]

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.remote.ssh.keys import create_key
+from orchestrator.hosts.ssh.known_hosts import create_key
 from tests.cli_fixture import Tpujob, press
-from tests.contract.remote.fixture import through_bastion
+from tests.contract.hosts.fixture import through_bastion
 from tests.waiting import has_ended, until
 
 JOB = """

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.client.session import Session
-from orchestrator.core.lease import cloud_api
-from orchestrator.engine.runtime.locks import FileLocks
+from orchestrator.api.session.session import Session
 from orchestrator.places.google.objects import Objects
+from orchestrator.promise.effects.locks import FileLocks
+from orchestrator.promise.lease import cloud_api
 from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until
 

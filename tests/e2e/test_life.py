@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 from tests.cli_fixture import Cli, Tpujob, press
 from tests.waiting import until
 

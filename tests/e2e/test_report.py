@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import tpujob as api
-from orchestrator.client.results import pages as pages_of_runs
+from orchestrator.api.results import pages as pages_of_runs
 from orchestrator.report.page import pages
 from tests.cli_fixture import Tpujob, press
 from tests.programs_fixture import needs_xla

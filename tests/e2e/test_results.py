@@ -15,9 +15,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.core.lease import cloud_api
-from orchestrator.remote.transfer import collect, places
-from orchestrator.report import collected, costs
+from orchestrator.hosts.transfer import collect, places
+from orchestrator.promise.lease import cloud_api
+from orchestrator.report.rows import collected, costs
 from tests.cli_fixture import Said, Tpujob, in_ci, press
 from tests.faults.world import is_stopped
 from tests.waiting import until

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client.client import Client
-from orchestrator.client.slices import relay
+from orchestrator.api.client import Client
+from orchestrator.api.slices import relay
 from tests.cli_fixture import Tpujob, press
 from tests.e2e.test_access import bastion
 from tests.waiting import HANG_S, echo, held_port, read_all, serving, until

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.promises import PROMISES, PromiseWorld, bound, seconds
+from orchestrator.drill.bounds import PROMISES, PromiseWorld, bound, seconds
 from tests.waiting import until
 
 SHORT_LABEL = 1800.0  # seconds on Google Cloud: how far ahead a label is set in rows that wait for its end

@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 
-from orchestrator.core.lease.guest_reports import problem, read_watchdogs
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
+from orchestrator.promise.lease.guest_reports import problem, read_watchdogs
 from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
 from tests.faults import bounds
 from tests.faults.bounds import Bounds
@@ -31,8 +31,11 @@ from tests.waiting import HANG_S, until
 SPEED = 30.0  # ttl 30 s: leaves a command time for its first heartbeat, however slow the machine is
 LATELY_S = 60.0
 SHORT_LABEL = {  # each reaches over a minute; the first default label would reach over five
-    "orchestrator.core.lease.cloud_api:GOOGLE": {"label_ttl_s": bounds.SHORT_LABEL, "renew_s": bounds.SHORT_LABEL / 2},
-    "orchestrator.core.lease.cloud_api:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
+    "orchestrator.promise.lease.cloud_api:GOOGLE": {
+        "label_ttl_s": bounds.SHORT_LABEL,
+        "renew_s": bounds.SHORT_LABEL / 2,
+    },
+    "orchestrator.promise.lease.cloud_api:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
 }
 PATCHED = Path(__file__).parent / "patched"
 

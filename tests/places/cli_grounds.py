@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 from orchestrator.places.gke.traits import TRAITS as OF_GKE
 from orchestrator.places.local.traits import TRAITS as OF_LOCAL
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
@@ -26,11 +26,11 @@ from tests.waiting import until
 
 PATCHED = Path(__file__).parents[1] / "faults" / "patched" / "command.py"
 SHORT = {
-    "orchestrator.core.jobfile.rules.one_value:SHORTEST_S": 1.0,
-    "orchestrator.core.jobfile.rules.one_value:_LIMITS": ("1s", "7d"),
-    "orchestrator.engine.provision.drafts:LEAST_LEFT_S": 1.0,
+    "orchestrator.job.rules.one_value:SHORTEST_S": 1.0,
+    "orchestrator.job.rules.one_value:_LIMITS": ("1s", "7d"),
+    "orchestrator.promise.obtain.drafts:LEAST_LEFT_S": 1.0,
 }
-GIVES_UP = {"orchestrator.engine.leases.obligations:RELEASE_S": 1.0}
+GIVES_UP = {"orchestrator.promise.obligations:RELEASE_S": 1.0}
 HOLDS = "example.com/holds-it"  # a finalizer
 FILE, KEY = "job.yaml", "PLAYED_SECRET"
 WORDS = {

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import psutil
 
-from orchestrator.core.lease.lease import LeaseState
-from orchestrator.core.lease.run_and_attempt import Attempt
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.places.traits import Traits
+from orchestrator.promise.lease.lease import LeaseState
+from orchestrator.promise.lease.run_and_attempt import Attempt
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.traits import Traits
 from tests.disk import holding
 from tests.waiting import until
 

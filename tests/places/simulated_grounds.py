@@ -11,13 +11,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.lease.run_and_attempt import RunRecord
-from orchestrator.engine.effects.base import Lock
-from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.places.gke.traits import TRAITS as OF_GKE
 from orchestrator.places.place import STATES, Phase
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
+from orchestrator.promise.effects.base import Lock
+from orchestrator.promise.effects.interpreter import Abandoned
+from orchestrator.promise.lease.run_and_attempt import RunRecord
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from tests.places.ground import CREATED, KILLED, Command, Ground, Job

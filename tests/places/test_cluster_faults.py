@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import LeaseState
-from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import BadRequest, QuotaError
 from orchestrator.places.gke.stay import ClusterStay, Seen
+from orchestrator.promise.lease.lease import LeaseState
+from orchestrator.promise.lease.run_and_attempt import AttemptState
 from tests.places.ground import Job
 from tests.places.simulated_grounds import SimulatedJobSet
 from tests.places.test_promises import nothing_is_left

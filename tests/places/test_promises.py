@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator import places
-from orchestrator.core.jobfile import keys
-from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator import traits as place_traits
 from orchestrator.errors import JobSpecError
-from orchestrator.places.traits import Traits
+from orchestrator.job.keys import job_spec
+from orchestrator.promise.lease.run_and_attempt import AttemptState
+from orchestrator.traits import Traits
 from tests.cli_fixture import in_ci
 from tests.places.ground import BEGUN, CREATED, KILLED, Command, Ground, GroundWithFiles, Job
 from tests.places.grounds import GROUNDS, REFUSED, mark
@@ -255,16 +255,16 @@ def test_a_secret_is_in_no_log_ledger_file_argument_or_label(ground: GroundWithF
 # -- refusals --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", places.NAMES)
+@pytest.mark.parametrize("place", place_traits.NAMES)
 def test_what_a_place_refuses_of_a_job_names_the_file_the_line_and_the_key_before_anything_is_asked(place: str) -> None:
     with pytest.raises(JobSpecError) as refused:
-        keys.load(f"command: train\non: {place}\n{REFUSED[place]}\n", path="job.yaml")
+        job_spec.load(f"command: train\non: {place}\n{REFUSED[place]}\n", path="job.yaml")
     assert f"job.yaml:3: {REFUSED[place].partition(':')[0]}" in str(refused.value)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------
 
-PLACES = {name: import_module(f"orchestrator.places.{name}.traits").TRAITS for name in places.NAMES}
+PLACES = {name: import_module(f"orchestrator.places.{name}.traits").TRAITS for name in place_traits.NAMES}
 PLACES["toy"] = OF_TOY
 
 

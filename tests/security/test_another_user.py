@@ -17,17 +17,17 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.emulator.daemon import control
-from orchestrator.emulator.daemon.control import Endpoint
+from cloud_tpu_emulator.daemon import control
+from cloud_tpu_emulator.daemon.control import Endpoint
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.places.google.fetch import fetch
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.promise.lease.cloud_api import SliceName
 from tests import ROOT
 from tests.cli_fixture import Tpujob
-from tests.emulator_fixture import Emulator
+from tests.emulator.fixture import Emulator
 from tests.waiting import HANG_S, until
 
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
@@ -263,7 +263,7 @@ def send_to(port: int, method: str, path: str, content: bytes, headers: dict[str
 
 
 def daemon(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "orchestrator.emulator", *arguments]
+    argv = [sys.executable, "-m", "cloud_tpu_emulator", *arguments]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

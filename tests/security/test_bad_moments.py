@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.api.session.session import Session
 from orchestrator.cli import dispatch
 from orchestrator.cli.console import console
-from orchestrator.client.session import Session
-from orchestrator.core.text import names
+from orchestrator.text import names
 from tests.cli_fixture import Said, Tpujob
 from tests.contract.commands.test_gc import NODES, make
 from tests.contract.commands.test_gc import names as names_of

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import CloudUnavailable
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
 from orchestrator.places.gke.pods.fleet import PodFleet
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.transfer.collect import CollectRequest, CollectResult
+from orchestrator.promise.lease.cloud_api import WorkerAddress
 from tests.pods_fixture import Node
 from tests.waiting import HANG_S, until
 

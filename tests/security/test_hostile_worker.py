@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.api.session.events import Metrics, Progress, Running
 from orchestrator.cli import console, tables
-from orchestrator.client.events import Metrics, Progress, Running
-from orchestrator.core.lease import guest_reports
-from orchestrator.core.text.terminal import LINE_CHARS
 from orchestrator.errors import UserError
-from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.remote.transfer.collector import ArchivePart, Collector
+from orchestrator.hosts.transfer.collect import CollectRequest
+from orchestrator.hosts.transfer.collector import ArchivePart, Collector
+from orchestrator.promise.lease import guest_reports
+from orchestrator.text.terminal import LINE_CHARS
 from tests import ROOT
 from tests.cli_fixture import Said, Tpujob
 
@@ -215,7 +215,7 @@ def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked:
 )
 def test_facts_that_a_worker_makes_up_are_an_error_of_the_worker(tpujob: Tpujob, answer: str) -> None:
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
-    served = (ROOT / "orchestrator/vm/serve.py").read_text(encoding="utf-8")
+    served = (ROOT / "orchestrator/vm/agent/serve.py").read_text(encoding="utf-8")
     module = f"{served}\n\ndef hello():\n    reply({answer})\n"
     assert planted(tpujob, module, "serve.py").returncode == 0
     said = tpujob("run", "job.yaml")

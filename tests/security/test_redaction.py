@@ -21,12 +21,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_tpu_emulator.daemon import control
 from orchestrator.cli import console
-from orchestrator.core.jobfile.rules.env import secret_sources, secret_values
-from orchestrator.core.text import redaction
-from orchestrator.core.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
-from orchestrator.core.text.terminal import harmless_lines
-from orchestrator.emulator.daemon import control
+from orchestrator.job.rules.env import secret_sources, secret_values
+from orchestrator.text import redaction
+from orchestrator.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
+from orchestrator.text.terminal import harmless_lines
 from tests.cli_fixture import Tpujob
 from tests.disk import holding, on_disk
 from tests.waiting import until

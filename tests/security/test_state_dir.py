@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.ledger import file
-from orchestrator.ledger.file import LedgerUnavailable
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.ledger.rows import GcRun
+from orchestrator.promise.effects.locks import FileLocks
+from orchestrator.promise.ledger import file
+from orchestrator.promise.ledger.file import LedgerUnavailable
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.promise.ledger.rows import GcRun
 from tests.cli_fixture import Tpujob
 from tests.e2e.test_detached import submit
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.lease import lease as leases
-from orchestrator.core.lease.lease import Intent
-from orchestrator.core.lease.run_and_attempt import (
+from orchestrator.errors import UnknownLease
+from orchestrator.promise.lease import lease as leases
+from orchestrator.promise.lease.lease import Intent
+from orchestrator.promise.lease.run_and_attempt import (
     Attempt,
     AttemptEnded,
     AttemptState,
@@ -21,7 +22,6 @@ from orchestrator.core.lease.run_and_attempt import (
     RunRecord,
     Tried,
 )
-from orchestrator.errors import UnknownLease
 from tests.leases import LedgerInMemory, lease_and_request
 from tests.simulation.model.machine import InMemoryLedger
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import promises
-from orchestrator.core.lease import cloud_api
-from orchestrator.core.lease.lease import LeaseState
-from orchestrator.promises import PROMISES
+from orchestrator.drill import bounds
+from orchestrator.drill.bounds import PROMISES
+from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease.lease import LeaseState
 from tests import ROOT
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, SPEED, WATCHDOG_ONLY, ZONES, Layers, World
@@ -273,10 +273,10 @@ def test_a_world_with_one_death_is_held_to_the_table_of_promises(
 ) -> None:
     world = World(1, workload, FaultPlan(provision_s=READY_S, delete_s=DELETE_S, **plan), layers=layers)
     assert not world.run().violations
-    of_the_table = promises.PromiseWorld(
+    of_the_table = bounds.PromiseWorld(
         speed=SPEED, deletion_s=DELETE_S + TRAVEL_S, ready_s=READY_S, gc_every_s=GC_EVERY_S
     )
-    bound_s = promises.bound(PROMISES[promise], of_the_table).seconds
+    bound_s = bounds.bound(PROMISES[promise], of_the_table).seconds
     assert world.verdicts
     for took_s, verdict in world.verdicts.values():
         assert took_s <= verdict.allowed_s <= CLOCKS * bound_s

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.promise.ledger.ledger import Ledger
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import catalog
+from orchestrator.capacity.availability import Availability
+from orchestrator.capacity.grants import Grant
 from orchestrator.catalog import gke
-from orchestrator.core.planning.availability import Availability
-from orchestrator.core.planning.grants import Grant
 from orchestrator.errors import UserError
 from orchestrator.report.offers import Offered, chosen, gke_as_json, gke_table, offered, offered_on_gke, table
 

@@ -21,19 +21,20 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from orchestrator import __version__, errors, promises, settings
+from cloud_tpu_emulator.model.records import Settings
+from orchestrator import __version__, errors, settings
+from orchestrator.capacity.capacity_request import CapacityRequest
+from orchestrator.capacity.plan import make
 from orchestrator.cli import typer_app
 from orchestrator.cli.command_table import COMMANDS
-from orchestrator.core.jobfile import sweep
-from orchestrator.core.lease import cloud_api as claim_timings
-from orchestrator.core.lease.cloud_api import GOOGLE, Timings
-from orchestrator.core.planning.capacity_request import CapacityRequest
-from orchestrator.core.planning.plan import make
-from orchestrator.core.text.units import parse_duration
+from orchestrator.drill import bounds
+from orchestrator.drill.bounds import EMULATED_SPEED, PROMISES, Bound, Part, PromisedBound, PromiseWorld, bound
 from orchestrator.drill.runner import formula, symbolic
-from orchestrator.emulator.model.records import Settings
-from orchestrator.promises import EMULATED_SPEED, PROMISES, Bound, Part, PromisedBound, PromiseWorld, bound
-from orchestrator.vm.watchdog import FAST_FACTOR, SLOW_FACTOR
+from orchestrator.job import sweep
+from orchestrator.promise.lease import cloud_api as claim_timings
+from orchestrator.promise.lease.cloud_api import GOOGLE, Timings
+from orchestrator.promise.watchdog import FAST_FACTOR, SLOW_FACTOR
+from orchestrator.text.units import parse_duration
 from tests import ROOT
 
 PAGES = sorted(
@@ -321,23 +322,23 @@ def derived(timings: Timings) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", derived(GOOGLE))
 def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
-    assert promises.seconds(name) == derived(GOOGLE)[name]
+    assert bounds.seconds(name) == derived(GOOGLE)[name]
     for speed in (1.0, EMULATED_SPEED, 300.0):
-        assert promises.seconds(name, speed) == pytest.approx(derived(claim_timings.emulated(speed))[name])
+        assert bounds.seconds(name, speed) == pytest.approx(derived(claim_timings.emulated(speed))[name])
 
 
 def test_the_code_s_own_times_are_those_of_the_table() -> None:
     from orchestrator.cli.commands.guarantee.gc import install_gc
-    from orchestrator.engine.runtime.retry import pauses
+    from orchestrator.promise.effects.retry import pauses
 
     every = inspect.signature(install_gc).parameters["every"].default
-    assert promises.seconds("timer") == parse_duration(every)
+    assert bounds.seconds("timer") == parse_duration(every)
     assert claim_timings.EMULATED_SPEED == EMULATED_SPEED
-    assert promises.seconds("READY") == GOOGLE.provision_s and promises.seconds("D") == GOOGLE.absent_s
+    assert bounds.seconds("READY") == GOOGLE.provision_s and bounds.seconds("D") == GOOGLE.absent_s
     longest = [pause for pause, _ in zip(pauses(first_s=0.05, growth=1.25), range(100), strict=False)][-1]
-    assert longest == promises.LOOK_S
+    assert longest == bounds.LOOK_S
     # After its countdown the watchdog looks again within a heartbeat, asks the API, and deletes.
-    assert GOOGLE.heartbeat_s / 12 + GOOGLE.poll_s / FAST_FACTOR <= promises.seconds("watchdog")
+    assert GOOGLE.heartbeat_s / 12 + GOOGLE.poll_s / FAST_FACTOR <= bounds.seconds("watchdog")
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: f"{promise.class_} {promise.event}")
@@ -370,9 +371,9 @@ def test_on_google_cloud_the_next_read_is_at_most_half_a_minute_away() -> None:
 
 
 def test_a_faster_emulator_does_not_shorten_the_work_of_processes() -> None:
-    assert promises.seconds("watchdog", 1000) > 3.0
-    assert promises.seconds("watchdog", 100) == pytest.approx(3.2)
-    assert promises.seconds("watchdog") == 20.0
+    assert bounds.seconds("watchdog", 1000) > 3.0
+    assert bounds.seconds("watchdog", 100) == pytest.approx(3.2)
+    assert bounds.seconds("watchdog") == 20.0
 
 
 def test_a_slow_machine_stretches_its_own_work_and_no_period() -> None:

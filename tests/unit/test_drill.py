@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from cloud_tpu_emulator.faults.fault import read
 from orchestrator.cli.commands.guarantee.drill import as_json_object, line
-from orchestrator.core.lease import cloud_api as claim_timings
-from orchestrator.core.lease.cloud_api import GOOGLE
-from orchestrator.core.text.units import parse_duration
+from orchestrator.drill.bounds import PROMISES
 from orchestrator.drill.runner import DISASTERS, Disaster, Finding
 from orchestrator.drill.sandbox import ended_by, unclaimed_s
-from orchestrator.emulator.faults.fault import read
-from orchestrator.promises import PROMISES
+from orchestrator.promise.lease import cloud_api as claim_timings
+from orchestrator.promise.lease.cloud_api import GOOGLE
+from orchestrator.text.units import parse_duration
 from tests import ROOT
 from tests.simulation.oracle.invariants import STATEMENTS
 

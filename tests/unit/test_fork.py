@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import fork
+from orchestrator.system import fork
 from tests.forked import Child
 from tests.waiting import until
 

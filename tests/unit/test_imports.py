@@ -65,7 +65,7 @@ MAY_IMPORT = {
 # Commands that may import more than the rest of `cli`: they run what is not the client's.
 COMMANDS_MAY_IMPORT = {"cli.commands.emulator": {"emulator.daemon.control"}, "cli.commands.guarantee.drill": {"drill"}}
 
-# The rooms of the emulator and what each may import of the others, from the bottom up (emulator/__init__.py).
+# The rooms of the emulator and what each may import of the others, from the bottom up (cloud_tpu_emulator/__init__.py).
 _FAULTS = {"api_errors", "plain_data", "faults"}
 _MODEL = _FAULTS | {"supply", "model"}
 _VMS = _MODEL | {"state", "wire", "vms"}
@@ -111,9 +111,9 @@ def test_imports_of_orchestrator_go_down_and_edges_do_not_know_each_other() -> N
 
 
 def test_rooms_of_the_emulator_import_downwards() -> None:
-    rooms = {path: part_of(path, "orchestrator/emulator") for path in sources("orchestrator/emulator")}
+    rooms = {path: part_of(path, "cloud_tpu_emulator") for path in sources("cloud_tpu_emulator")}
     assert set(rooms.values()) == set(EMULATOR_MAY_IMPORT)
-    prefix = "orchestrator.emulator."
+    prefix = "cloud_tpu_emulator."
     wrong = [
         f"{path} imports {name}"
         for path, room in rooms.items()
@@ -220,7 +220,7 @@ def test_the_payload_knows_neither_orchestrator_nor_any_cloud() -> None:
     ("import os.path, json", "a.b", ["os.path", "json"]),
     ("from orchestrator import catalog, errors", "a", ["orchestrator.catalog", "orchestrator.errors"]),
     ("from . import process_tree", "orchestrator.vm", ["orchestrator.vm.process_tree"]),
-    ("from .frames import reply", "orchestrator.vm", ["orchestrator.vm.frames.reply"]),
+    ("from .frames import reply", "orchestrator.vm", ["orchestrator.vm.files.frames.reply"]),
     ("from ..clouds.x import y", "orchestrator.vm", ["orchestrator.clouds.x.y"]),
     ("def f():\n    import socket", "a", ["socket"]),
     ("if TYPE_CHECKING:\n    from a.b import C", "a", ["a.b.C"]),
@@ -231,27 +231,27 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
 
 
 @pytest.mark.parametrize(("part", "name", "fine"), [
-    ("ledger", "orchestrator.core.lease.lease.Lease", True),
-    ("ledger", "orchestrator.places.tpu.api.transport", False), ("core", "orchestrator.ledger.ledger", False),
-    ("core", "orchestrator.settings", False), ("engine", "orchestrator.remote.fleet.fleet", True),
+    ("ledger", "orchestrator.promise.lease.lease.Lease", True),
+    ("ledger", "orchestrator.places.tpu.api.transport", False), ("core", "orchestrator.promise.ledger.ledger", False),
+    ("core", "orchestrator.settings", False), ("engine", "orchestrator.hosts.fleet.fleet", True),
     ("engine", "orchestrator.report.messages", False), ("emulator", "orchestrator.catalog", True),
-    ("emulator", "orchestrator.core.text.names", False), ("cli", "orchestrator.emulator.daemon.control", False),
-    ("cli.commands.emulator", "orchestrator.emulator.daemon.control", True),
-    ("cli.commands.emulator", "orchestrator.client.session", True),
-    ("cli.commands.jobs", "orchestrator.emulator.daemon.control", False),
+    ("emulator", "orchestrator.text.names", False), ("cli", "cloud_tpu_emulator.daemon.control", False),
+    ("cli.commands.emulator", "cloud_tpu_emulator.daemon.control", True),
+    ("cli.commands.emulator", "orchestrator.api.session.session", True),
+    ("cli.commands.jobs", "cloud_tpu_emulator.daemon.control", False),
     ("cli.commands.guarantee.drill", "orchestrator.drill.runner", True),
     ("cli.commands.guarantee.gc", "orchestrator.drill.runner", False),
-    ("cli", "orchestrator.engine.leases.release", False), ("cli", "orchestrator.ledger.ledger", False),
-    ("cli", "orchestrator.places.tpu.api.client", False), ("cli", "orchestrator.remote.fleet.fleet", False),
-    ("client", "orchestrator.cli.console", False), ("client", "orchestrator.engine.leases.release", True),
-    ("cli", "orchestrator.emulator.daemon.daemon", False), ("cli", "orchestrator.report.messages", True),
-    ("report", "orchestrator.emulator.daemon.control", False),
-    ("drill", "orchestrator.emulator.daemon.control", True),
-    ("drill", "orchestrator.engine.leases.release", False), ("drill", "orchestrator.promises", True),
-    ("cli", "orchestrator.promises", False), ("core", "orchestrator.promises", False),
-    ("engine", "orchestrator.promises", False), ("vm", "orchestrator.promises", False),
-    ("emulator", "orchestrator.promises", False), ("promises", "orchestrator.core.lease.cloud_api", False),
-    ("promises", "orchestrator.emulator.model.records", False), ("core", "json", True),
+    ("cli", "orchestrator.promise.release", False), ("cli", "orchestrator.promise.ledger.ledger", False),
+    ("cli", "orchestrator.places.tpu.api.client", False), ("cli", "orchestrator.hosts.fleet.fleet", False),
+    ("client", "orchestrator.cli.console", False), ("client", "orchestrator.promise.release", True),
+    ("cli", "cloud_tpu_emulator.daemon.daemon", False), ("cli", "orchestrator.report.messages", True),
+    ("report", "cloud_tpu_emulator.daemon.control", False),
+    ("drill", "cloud_tpu_emulator.daemon.control", True),
+    ("drill", "orchestrator.promise.release", False), ("drill", "orchestrator.drill.bounds", True),
+    ("cli", "orchestrator.drill.bounds", False), ("core", "orchestrator.drill.bounds", False),
+    ("engine", "orchestrator.drill.bounds", False), ("vm", "orchestrator.drill.bounds", False),
+    ("emulator", "orchestrator.drill.bounds", False), ("promises", "orchestrator.promise.lease.cloud_api", False),
+    ("promises", "cloud_tpu_emulator.model.records", False), ("core", "json", True),
 ])  # fmt: skip
 def test_the_table_says_what_the_page_says(part: str, name: str, fine: bool) -> None:
     assert may_import(part, name) is fine

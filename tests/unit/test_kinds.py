@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import places
-from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.places.traits import NEWER
+from orchestrator import traits as place_traits
+from orchestrator.promise.lease.cloud_api import SliceName
 from orchestrator.report.money.spending import Period, clouds
+from orchestrator.traits import NEWER
 from tests.unit.report.test_costs import USED
 from tests.unit.test_imports import imports, package_of, read, sources
 
@@ -37,11 +38,11 @@ IMPORTS = {  # of modules of one place
     "client.jobs.planning": "`export` prints the objects of a cluster",
 }
 KINDS, TABLE = (
-    {*places.NAMES, *(cloud for name in places.NAMES for cloud in places.traits_on(name).clouds)},
+    {*place_traits.NAMES, *(cloud for name in place_traits.NAMES for cloud in place_traits.traits_on(name).clouds)},
     "a table by kinds",
 )
-OF_ONE_PLACE = tuple(f"orchestrator.places.{name}." for name in places.NAMES)
-HOME = (*(f"orchestrator/places/{name}/" for name in places.NAMES), "orchestrator/emulator/")
+OF_ONE_PLACE = tuple(f"orchestrator.places.{name}." for name in place_traits.NAMES)
+HOME = (*(f"orchestrator/places/{name}/" for name in place_traits.NAMES), "cloud_tpu_emulator/")
 ASK = {"eq", "ne", "is_", "contains", "__eq__", "__ne__", "__contains__", "startswith", "endswith"}
 
 
@@ -63,7 +64,7 @@ def test_modules_of_one_place_are_imported_only_where_its_client_is_opened() -> 
     assert found == set(IMPORTS)
 
 
-@pytest.mark.parametrize("name", places.NAMES)
+@pytest.mark.parametrize("name", place_traits.NAMES)
 def test_a_place_imports_nothing_of_another_one(name: str) -> None:
     others = tuple(each for each in OF_ONE_PLACE if each != f"orchestrator.places.{name}.")
     found = {
@@ -229,18 +230,18 @@ def module_of(path: Path) -> str:
     return ".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("name", places.NAMES)
+@pytest.mark.parametrize("name", place_traits.NAMES)
 def test_a_place_is_found_by_its_name_and_by_each_of_its_clouds(name: str) -> None:
-    traits = places.traits_on(name)
-    assert traits.name == name and all(places.traits_of(cloud) is traits for cloud in traits.clouds)
+    traits = place_traits.traits_on(name)
+    assert traits.name == name and all(place_traits.traits_of(cloud) is traits for cloud in traits.clouds)
 
 
 def test_a_cloud_that_only_a_newer_tpujob_knows_counts_as_billed_and_comes_after_those_that_this_one_knows() -> None:
-    assert places.traits_of("elsewhere") is NEWER and NEWER.billed
+    assert place_traits.traits_of("elsewhere") is NEWER and NEWER.billed
     assert places.place_of("elsewhere") is places.place_on("tpu"), (
         "its records are told, ended and tidied up as those of a slice"
     )
-    assert "gcloud" in places.by_hand("elsewhere").delete_command(SliceName("p", "us-x1-a", "n"))
+    assert "gcloud" in place_traits.by_hand("elsewhere").delete_command(SliceName("p", "us-x1-a", "n"))
     bills = [replace(USED, id=cloud, cloud=cloud) for cloud in ("local", "elsewhere", "emulated", "gke", "google")]
     order = [found.cloud for found in clouds(bills, Period(0.0, None), "job")]
     assert order == ["google", "gke", "elsewhere", "emulated", "local"]

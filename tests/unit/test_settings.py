@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import settings
-from orchestrator.core.jobfile.cluster import ClusterWish
-from orchestrator.core.lease.access import AccessWish
-from orchestrator.core.planning.grants import Grant
+from orchestrator.capacity.grants import Grant
 from orchestrator.errors import ConfigError
+from orchestrator.job.keys.cluster import ClusterWish
+from orchestrator.promise.lease.access import AccessWish
 from orchestrator.settings import Target, resolve, settings_path
 
 

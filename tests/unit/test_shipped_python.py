@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.command_table import COMMANDS, LIGHT, children
-from orchestrator.core.jobfile import keys, train_keys
-from orchestrator.core.jobfile.json_schema import Section
-from orchestrator.remote.ssh import agent
-from orchestrator.vm import chips
+from orchestrator.hosts.ssh import agent
+from orchestrator.job.json_schema import Section
+from orchestrator.job.keys import job_spec, train_keys
+from orchestrator.vm.agent import chips
 from payload import artifacts, config
 from tests import ROOT
 from tests.unit.test_imports import is_within
@@ -120,7 +120,7 @@ def test_the_client_writes_the_keys_and_defaults_that_the_payload_reads() -> Non
 
 
 def test_a_whole_default_section_is_accepted_by_the_payload() -> None:
-    written = keys.load("train:\n", path="x.yaml").train
+    written = job_spec.load("train:\n", path="x.yaml").train
     parsed = config.parse(written.model_dump(mode="json"))
     assert (parsed.model, parsed.batch_size, parsed.cores) == ("mnist_cnn", 128, "all")
 
@@ -162,7 +162,7 @@ def empty_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("argv", [("--help",), ("-h",), ("--version",)])
 def test_answers_about_tpujob_itself_import_neither_typer_nor_a_command(argv: tuple[str, ...]) -> None:
     modules = imported(MAIN, *argv)
-    assert heavy(modules, HEAVY | {"typer", "orchestrator.client", "orchestrator.engine"}) == []
+    assert heavy(modules, HEAVY | {"typer", "orchestrator.api", "orchestrator.promise"}) == []
     assert [name for name in modules if name.startswith("orchestrator.cli.commands.")] == []
 
 
@@ -186,7 +186,7 @@ def test_a_light_command_without_state_imports_of_heavy_modules_sqlite_alone(arg
     modules = imported(MAIN, *argv)
     assert ("typer" in modules) == (" ".join(argv) not in LIGHT)
     assert heavy(modules, HEAVY - {"sqlite3"}) == []
-    assert not any(is_within(name, {"orchestrator.core.jobfile.keys"}) for name in modules)
+    assert not any(is_within(name, {"orchestrator.job.keys.job_spec"}) for name in modules)
 
 
 def test_a_heavy_import_would_be_noticed() -> None:

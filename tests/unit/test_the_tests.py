@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.lease import Intent
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.promise.lease.lease import Intent
+from orchestrator.promise.ledger.ledger import Ledger
 from tests import evidence, surroundings
 from tests.faults import bounds
 from tests.faults.bounds import Bounds

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from orchestrator.core.text import names
-from orchestrator.core.text.units import format_size
 from orchestrator.errors import CloudError, UserError
 from orchestrator.places.preparation import buckets
+from orchestrator.text import names
+from orchestrator.text.units import format_size
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.run_and_attempt import RunRecord
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Teller
     from orchestrator.places.gke.preparation import CodeArchive
     from orchestrator.places.google.objects import Objects, RunResults
+    from orchestrator.promise.lease.run_and_attempt import RunRecord
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 DELETE_S = 10.0  # a try: the commands that delete have other things to do

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator import catalog
+from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
-from orchestrator.core.jobfile.rules.gke import section_problems
-from orchestrator.core.jobfile.rules.tpu import is_several, tpu_problems
-from orchestrator.core.jobfile.yaml_source import Path
-from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.core.text.names import shown
+from orchestrator.job.rules.gke import section_problems
+from orchestrator.job.rules.tpu import is_several, tpu_problems
+from orchestrator.job.yaml_source import Path
+from orchestrator.text.names import shown
 
 UNUSED: tuple[str, ...] = ()  # keys without effect
 

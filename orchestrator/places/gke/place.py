@@ -12,10 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from orchestrator.core.lease.cloud_api import Cloud, QueueTerms, SliceName, SliceRequest, WorkerAddress
-from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.text import names
-from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.places.gke import bucket, preparation
 from orchestrator.places.gke.api import clusters
@@ -28,16 +24,20 @@ from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.no_reach import NoReach
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import buckets, records
+from orchestrator.promise.lease.cloud_api import Cloud, QueueTerms, SliceName, SliceRequest, WorkerAddress
+from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.settings import GKE
+from orchestrator.text import names
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.run_and_attempt import RunRecord
-    from orchestrator.core.planning.plan import Plan
+    from orchestrator.capacity.plan import Plan
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.places.gke.api.client import ClusterCloud
     from orchestrator.places.gke.objects.manifest import ClusterJob
     from orchestrator.places.gke.pods.fleet import PodFleet
+    from orchestrator.promise.lease.run_and_attempt import RunRecord
 
 
 GRACE_S = 180.0  # beyond what the control plane keeps by itself: pods are stopped with a grace of a minute

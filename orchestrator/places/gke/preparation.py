@@ -1,7 +1,7 @@
 """A job as the objects of a cluster, the same for `run`, which submits them, and for `export`, which prints them as YAML.
 
 Before the objects come which cluster, nodes and image the job gets, by its file and the settings; what it ships, as one
-archive; and what its pods run (scripts, variables, code and agent), as `vm.pod` reads it.
+archive; and what its pods run (scripts, variables, code and agent), as `vm.pod.pod` reads it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
-from orchestrator.core.jobfile import cluster as settings
-from orchestrator.core.jobfile.cluster import ClusterTarget, ClusterWish
-from orchestrator.core.jobfile.rules.env import secret_sources
-from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.core.text import artifacts, names
-from orchestrator.core.text.units import format_size
 from orchestrator.errors import JobSpecError
+from orchestrator.hosts.shipping.shipment import Shipment
+from orchestrator.job.keys import cluster as settings
+from orchestrator.job.keys.cluster import ClusterTarget, ClusterWish
+from orchestrator.job.rules.env import secret_sources
 from orchestrator.places.gke.objects import manifest
 from orchestrator.places.gke.objects.manifest import (
     TOO_LARGE,
@@ -42,10 +41,11 @@ from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.preparation import code
 from orchestrator.places.preparation.code import told_shipment
 from orchestrator.places.preparation.phases import pod_scripts
-from orchestrator.remote.shipping.shipment import Shipment
+from orchestrator.text import artifacts, names
+from orchestrator.text.units import format_size
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk
 
 
@@ -153,7 +153,7 @@ def program_of(
     pod waits for the others. `scratch`: where the archive is
     written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
     """
-    from orchestrator.remote.ssh import agent
+    from orchestrator.hosts.ssh import agent
 
     archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
     hidden = {name for name, value in spec.env.items() if secret_sources({name: value})}
@@ -223,10 +223,10 @@ def variables(spec: JobSpec, *, with_secrets: bool) -> dict[str, str]:
 
     Raises JobSpecError if a variable is not set.
     """
-    from orchestrator.core.jobfile import keys
+    from orchestrator.job.keys import job_spec
 
     unset = {} if with_secrets else dict.fromkeys(secret_sources(spec.env), "")
-    return keys.resolve_env(spec, {**os.environ, **unset})
+    return job_spec.resolve_env(spec, {**os.environ, **unset})
 
 
 def prepare(

@@ -13,19 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import Capabilities, SliceState
-from orchestrator.core.lease.lease import Lease, LeaseState, NotAllowed, Ready
-from orchestrator.core.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, Leased, WorkerEnd, what_ended_it
-from orchestrator.core.text.units import format_duration
-from orchestrator.engine.effects.base import Effect, Make, Now, ReadLease, Record, Report, Sleep, World
-from orchestrator.engine.effects.cloud import Get, Workers
-from orchestrator.engine.effects.workers import Connect, WaitForWorkers
-from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.recover import ready_at
-from orchestrator.engine.leases.standing import check_lease, check_slice
-from orchestrator.engine.provision.acquire import create_slice
-from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
     AuthError,
     CloudError,
@@ -35,16 +22,29 @@ from orchestrator.errors import (
     SliceLost,
     TpujobError,
 )
+from orchestrator.hosts.fleet.effects import Connect, WaitForWorkers
+from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerStatus
 from orchestrator.places.gke.objects.nodes import NodeView, in_words
 from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing, Watch
-from orchestrator.places.traits import Traits
-from orchestrator.remote.fleet.follow import OWN_ENDS, WorkerStatus
+from orchestrator.promise.effects import retry
+from orchestrator.promise.effects.base import Effect, Make, Now, ReadLease, Record, Report, Sleep, World
+from orchestrator.promise.effects.cloud import Get, Workers
+from orchestrator.promise.lease.cloud_api import Capabilities, SliceState
+from orchestrator.promise.lease.lease import Lease, LeaseState, NotAllowed, Ready
+from orchestrator.promise.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, Leased, WorkerEnd, what_ended_it
+from orchestrator.promise.obligations import Obligations
+from orchestrator.promise.obtain.acquire import create_slice
+from orchestrator.promise.obtain.drafts import Draft
+from orchestrator.promise.recover import ready_at
+from orchestrator.promise.standing import check_lease, check_slice
+from orchestrator.text.units import format_duration
+from orchestrator.traits import Traits
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew, FleetStatus
-    from orchestrator.remote.transfer.collect import CollectResult
+    from orchestrator.hosts.fleet.crew import Crew, FleetStatus
+    from orchestrator.hosts.transfer.collect import CollectResult
 
 
 WATCH_S = 15 * 60.0  # an autoscaler takes up to ten minutes

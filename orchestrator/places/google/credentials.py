@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orchestrator.core.lease.cloud_api import is_emulated
 from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.fetch import fetch
+from orchestrator.promise.lease.cloud_api import is_emulated
 from orchestrator.settings import Target, loopback_problem
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"

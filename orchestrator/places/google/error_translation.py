@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import errors
-from orchestrator.core.text import parsing
 from orchestrator.places.google.known_errors import MORE_QUOTA, TABLE, KnownError, fill, project_in
+from orchestrator.text import parsing
 
 LOGIN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 EMULATOR_LOGIN = "restart the emulator with `tpujob emulator stop`; the next command starts it with a new token"

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 from urllib.parse import quote, urlencode
 
-from orchestrator.core.lease.cloud_api import Bearer
-from orchestrator.core.planning import egress
-from orchestrator.core.planning.egress import Bucket
+from orchestrator.capacity import egress
+from orchestrator.capacity.egress import Bucket
 from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudUnavailable, WrongState
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.google.fetch import connection_to, fetch
+from orchestrator.promise.lease.cloud_api import Bearer
 
 GOOGLE = "https://storage.googleapis.com"
 LOOKUP_TIMEOUT_S = 10.0

@@ -15,11 +15,11 @@ from ipaddress import IPv4Network
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from orchestrator.core.lease.access import ANYWHERE, SSH_PORT, FirewallRule, Subnetwork
-from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import AuthError, CloudError, UnexpectedReply
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.fetch import json_call
+from orchestrator.promise.lease.access import ANYWHERE, SSH_PORT, FirewallRule, Subnetwork
+from orchestrator.promise.lease.cloud_api import Bearer
 
 COMPUTE, USAGE, RESOURCES = (
     "compute.googleapis.com",

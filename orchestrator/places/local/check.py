@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.core.jobfile.rules.one_value import too_short_for_a_slice
-from orchestrator.core.jobfile.rules.tpu import tpu_problems
-from orchestrator.core.jobfile.yaml_source import Path
+from orchestrator.job.rules.one_value import too_short_for_a_slice
+from orchestrator.job.rules.tpu import tpu_problems
+from orchestrator.job.yaml_source import Path
 
 UNUSED = ("tpu", "gke", "access", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts",
     "copy_while_running")  # fmt: skip

@@ -1,6 +1,6 @@
 """The worker of a job with `on: local`: this machine, without SSH and without a slice.
 
-Each phase runs under the supervisor that runs it on a TPU VM (`vm.local`), in a process of its own. It reads from a pipe whose
+Each phase runs under the supervisor that runs it on a TPU VM (`vm.agent.local`), in a process of its own. It reads from a pipe whose
 write end only this process holds, and ends the job at the end of the pipe. Artifacts are collected by the same packer, with
 the same checks and the same manifest as from a worker.
 """
@@ -20,19 +20,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator import fork, private_files, trees
-from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.terminal import LeftOut
 from orchestrator.errors import RemoteError
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.port import FleetStatus, Sink, StartRequest, WorkerFacts
-from orchestrator.remote.shipping.shipment import Shipment
-from orchestrator.remote.ssh.call import PREFIX
-from orchestrator.remote.ssh.fan_out import Wakeup
-from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.remote.transfer.collection import Collection
-from orchestrator.remote.transfer.collector import CollectionStopped, Collector
-from orchestrator.vm.stream import BoundedLog, MetricsTail
+from orchestrator.hosts.fleet.crew import FleetStatus, Sink, StartRequest, WorkerFacts
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.shipping.shipment import Shipment
+from orchestrator.hosts.ssh.call import PREFIX
+from orchestrator.hosts.ssh.fan_out import Wakeup
+from orchestrator.hosts.transfer.collect import CollectRequest
+from orchestrator.hosts.transfer.collection import Collection
+from orchestrator.hosts.transfer.collector import CollectionStopped, Collector
+from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.system import fork, private_files, trees
+from orchestrator.text.terminal import LeftOut
+from orchestrator.vm.agent.stream import BoundedLog, MetricsTail
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
 LOOK_S = 0.05
@@ -258,7 +258,7 @@ def _write(pipe: fork.Descriptor, data: bytes) -> None:
 
 
 def _reply(line: bytes) -> dict[str, Any]:
-    """Return the reply in this line (`vm.frames`); empty when the program ended without one."""
+    """Return the reply in this line (`vm.files.frames`); empty when the program ended without one."""
     answer: dict[str, Any] = json.loads(line.removeprefix(PREFIX)) if line.startswith(PREFIX) else {}
     return answer
 

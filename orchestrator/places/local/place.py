@@ -14,15 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import CANCEL, Lease
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
-from orchestrator.core.text import scripts
-from orchestrator.engine.effects.base import MakeNow, Report
-from orchestrator.engine.effects.workers import StartCollection, StopPhase, WaitForCollection
-from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.standing import SliceProblem
 from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
+from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
+from orchestrator.hosts.fleet.effects import StartCollection, StopPhase, WaitForCollection
 from orchestrator.places.leased import STOP_GRACE_S
 from orchestrator.places.local.crew import AGENT, LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.places.local.traits import TRAITS
@@ -30,16 +24,22 @@ from orchestrator.places.no_reach import NoReach
 from orchestrator.places.place import Ask, End, Phase, PlanMade, Prepared, Standing, Watch, Wish
 from orchestrator.places.preparation import code, records, requirements
 from orchestrator.places.preparation.code import told_shipment
-from orchestrator.places.traits import Traits
-from orchestrator.remote.fleet.port import Crew, FleetStatus, StartRequest
+from orchestrator.promise.effects.base import MakeNow, Report
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.lease import CANCEL, Lease
+from orchestrator.promise.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.promise.obligations import Obligations
+from orchestrator.promise.standing import SliceProblem
+from orchestrator.text import scripts
+from orchestrator.traits import Traits
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.planning.plan import Plan
-    from orchestrator.core.text.scripts import Environment
-    from orchestrator.engine.provision.drafts import Draft
+    from orchestrator.capacity.plan import Plan
+    from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
-    from orchestrator.remote.transfer.collect import CollectRequest, CollectResult
+    from orchestrator.promise.obtain.drafts import Draft
+    from orchestrator.text.scripts import Environment
 
 
 LAST_MINUTE_S = 60.0  # kept free before the limit, to collect
@@ -151,7 +151,7 @@ class ThisMachine:
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
     ) -> Prepared:
-        from orchestrator.remote.transfer.collect import CollectRequest
+        from orchestrator.hosts.transfer.collect import CollectRequest
 
         wish.check_workers(1)
         desk.reporter.notice("cloud", "none: `on: local` runs the job on this machine, as your user")

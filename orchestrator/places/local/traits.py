@@ -1,6 +1,6 @@
 """This machine as data."""
 
-from orchestrator.places.traits import Traits
+from orchestrator.traits import Traits
 
 TRAITS = Traits(
     "local", ("local",), "process", awaited="process", alone=True, dollars="runs on this machine, without a price"

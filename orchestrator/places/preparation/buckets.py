@@ -10,15 +10,15 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from orchestrator.core.planning import egress
-from orchestrator.core.text.units import format_size
+from orchestrator.capacity import egress
 from orchestrator.errors import BadRequest, CloudError, JobSpecError
-from orchestrator.places import is_emulated, traits_on
 from orchestrator.places.preparation import code
-from orchestrator.vm import data_objects
+from orchestrator.text.units import format_size
+from orchestrator.traits import is_emulated, traits_on
+from orchestrator.vm.buckets import data_objects
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk
     from orchestrator.places.google.objects import Objects
 

@@ -1,6 +1,6 @@
 """What a job ships and needs of this machine, checked and told before anything is made.
 
-What it ships is the payload with its configuration, `code:` and `data_dir:`, as sources of `remote.shipping`; what is left out
+What it ships is the payload with its configuration, `code:` and `data_dir:`, as sources of `hosts.shipping`; what is left out
 is told. Directories, files, packages and Pythons that are not there are mistakes of the job.
 """
 
@@ -19,24 +19,24 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.jobfile.commands import Needed, needed_by
-from orchestrator.core.text import names
-from orchestrator.core.text.names import shown
-from orchestrator.core.text.terminal import printable
-from orchestrator.core.text.units import format_size
 from orchestrator.errors import JobSpecError, UserError
-from orchestrator.places import is_emulated, traits_on
+from orchestrator.hosts.shipping import tree
+from orchestrator.hosts.shipping.ignore import is_environment
+from orchestrator.hosts.shipping.shipment import Shipment, make_shipment, paced
+from orchestrator.hosts.shipping.tree import Source, Survey, check_content, count, left_out_text, size_of
+from orchestrator.job.commands import Needed, needed_by
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.phases import trains_with_torch
-from orchestrator.remote.shipping import tree
-from orchestrator.remote.shipping.ignore import is_environment
-from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
-from orchestrator.remote.shipping.tree import Source, Survey, check_content, count, left_out_text, size_of
+from orchestrator.text import names
+from orchestrator.text.names import shown
+from orchestrator.text.terminal import printable
+from orchestrator.text.units import format_size
+from orchestrator.traits import is_emulated, traits_on
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.jobfile.train_keys import TrainSection
-    from orchestrator.core.jobfile.yaml_source import Path as Field
+    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.keys.train_keys import TrainSection
+    from orchestrator.job.yaml_source import Path as Field
     from orchestrator.places.desk import Desk
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
-from orchestrator.core.lease.cloud_api import GOOGLE, emulated
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.core.text import artifacts, scripts
-from orchestrator.core.text.scripts import Environment, of_training
 from orchestrator.places.place import Phase
 from orchestrator.places.preparation import requirements
+from orchestrator.promise.lease.cloud_api import GOOGLE, emulated
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.text import artifacts, scripts
+from orchestrator.text.scripts import Environment, of_training
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.remote.fleet.fleet import StartRequest
-    from orchestrator.remote.shipping.shipment import Shipment
+    from orchestrator.hosts.fleet.fleet import StartRequest
+    from orchestrator.hosts.shipping.shipment import Shipment
+    from orchestrator.job.keys.job_spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _texts(
         main = scripts.train_main("python3")
     else:
         main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
-    from orchestrator.remote.ssh import agent
+    from orchestrator.hosts.ssh import agent
 
     if spec.tpu_metrics:  # 3 is the log of the job; an emulated worker has chips only where the emulator was told so
         look = f"{agent.command('chips', f'{emulation.chip_s if emulation else GOOGLE.chip_s:g}')} 3>&1"
@@ -166,7 +166,7 @@ class PhaseScript:
     artifacts: tuple[str, ...]
 
     def __call__(self, attempt: Attempt, lease: Lease | None, hosts: Sequence[str], coordinator: str) -> StartRequest:
-        from orchestrator.remote.fleet.port import StartRequest
+        from orchestrator.hosts.fleet.crew import StartRequest
 
         assert lease is not None
         return StartRequest(
@@ -182,7 +182,7 @@ class PhaseScript:
         )
 
     def _upload(self, attempt: Attempt) -> str:
-        from orchestrator.remote.ssh import agent
+        from orchestrator.hosts.ssh import agent
 
         command = agent.command("upload", attempt.id, f"{self.bucket}/{self.run.id}", json.dumps(self.artifacts))
         return f'{command} "$TPUJOB_WORKER"'

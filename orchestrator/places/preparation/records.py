@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.jobfile.rules.env import secret_sources
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.core.text import names
 from orchestrator.errors import UserError
+from orchestrator.job.rules.env import secret_sources
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.lease.run_spec import RunSpec
+from orchestrator.text import names
 
 OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.job.keys.job_spec import JobSpec
 
 
 def _printable(path: Path) -> str:

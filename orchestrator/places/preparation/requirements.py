@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.jobfile.requirement_lines import Reader, Refused, Requirements
-from orchestrator.core.text.parsing import text_of
-from orchestrator.core.text.scripts import Environment
 from orchestrator.errors import JobSpecError
-from orchestrator.places import traits_on
+from orchestrator.job.requirement_lines import Reader, Refused, Requirements
+from orchestrator.text.parsing import text_of
+from orchestrator.text.scripts import Environment
+from orchestrator.traits import traits_on
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.job.keys.job_spec import JobSpec
 
 
 KEY = ("requirements",)

@@ -2,8 +2,8 @@
 
 import shlex
 
-from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.text import names
+from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.text import names
 
 MAY = "may be billing"
 

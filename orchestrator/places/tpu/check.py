@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.core.jobfile.rules.one_value import too_short_for_a_slice
-from orchestrator.core.jobfile.rules.tpu import is_several, tpu_problems
-from orchestrator.core.jobfile.yaml_source import Path
+from orchestrator.job.rules.one_value import too_short_for_a_slice
+from orchestrator.job.rules.tpu import is_several, tpu_problems
+from orchestrator.job.yaml_source import Path
 
 UNUSED: tuple[str, ...] = ()  # keys without effect
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from orchestrator.engine.provision.startup_script import Watched
 from orchestrator.places.tpu.traits import TRAITS
 from orchestrator.places.vms.place import VmPlace
+from orchestrator.promise.obtain.startup_script import Watched
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.cloud_api import Cloud
-    from orchestrator.engine.provision.drafts import Draft
     from orchestrator.places.desk import Lines
+    from orchestrator.promise.lease.cloud_api import Cloud
+    from orchestrator.promise.obtain.drafts import Draft
 
 
 class CloudTpu(VmPlace):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from orchestrator import catalog
-from orchestrator.core.planning.location_rules import places_near
-from orchestrator.core.text import names
+from orchestrator.capacity.location_rules import places_near
 from orchestrator.errors import UserError
+from orchestrator.text import names
 
 
 def zones_of(places: Sequence[str]) -> list[str] | None:

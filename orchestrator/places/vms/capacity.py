@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease import access
-from orchestrator.core.lease.access import AccessWish
-from orchestrator.core.lease.cloud_api import Timings
-from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState
-from orchestrator.core.lease.run_and_attempt import has_uncollected_results
-from orchestrator.core.planning.capacity_request import CapacityRequest
-from orchestrator.core.planning.plan import Plan
+from orchestrator.capacity.capacity_request import CapacityRequest
+from orchestrator.capacity.plan import Plan
+from orchestrator.promise.lease import access
+from orchestrator.promise.lease.access import AccessWish
+from orchestrator.promise.lease.cloud_api import Timings
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState
+from orchestrator.promise.lease.run_and_attempt import has_uncollected_results
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk
 
 

@@ -9,11 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease import access
-from orchestrator.core.lease.cloud_api import is_emulated
-from orchestrator.core.lease.lease import HeldFor, Purpose
-from orchestrator.core.planning.plan import CandidateOrder, Plan, make
-from orchestrator.core.text.units import day_clock
+from orchestrator.capacity.plan import CandidateOrder, Plan, make
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
@@ -25,15 +21,19 @@ from orchestrator.places.vms.capacity import capacity_requests, held_slice
 from orchestrator.places.vms.plan_lines import table
 from orchestrator.places.vms.reach import Reach
 from orchestrator.places.vms.stay import VmStay
+from orchestrator.promise.lease import access
+from orchestrator.promise.lease.cloud_api import is_emulated
+from orchestrator.promise.lease.lease import HeldFor, Purpose
+from orchestrator.text.units import day_clock
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.run_and_attempt import RunRecord
-    from orchestrator.engine.provision.drafts import Draft
-    from orchestrator.engine.provision.startup_script import Watched
+    from orchestrator.job.keys.job_spec import JobSpec
     from orchestrator.places.desk import Desk
-    from orchestrator.places.traits import Traits
+    from orchestrator.promise.lease.lease import Lease
+    from orchestrator.promise.lease.run_and_attempt import RunRecord
+    from orchestrator.promise.obtain.drafts import Draft
+    from orchestrator.promise.obtain.startup_script import Watched
+    from orchestrator.traits import Traits
 
 
 class VmPlace(LeasedPlace):
@@ -88,8 +88,8 @@ class VmPlace(LeasedPlace):
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
     ) -> Prepared:
-        from orchestrator.remote.transfer.collect import MOST_BESIDE
-        from orchestrator.remote.transfer.saved_work import SavedWork
+        from orchestrator.hosts.transfer.collect import MOST_BESIDE
+        from orchestrator.hosts.transfer.saved_work import SavedWork
 
         emulated = is_emulated(desk.target.kind)
         found = survey_of(desk, spec, path)

@@ -6,10 +6,10 @@ A price has its date, emulated cost is marked as such, granted capacity is no ze
 from collections.abc import Sequence
 
 from orchestrator import catalog
-from orchestrator.core.planning.plan import Candidate, CandidateOrder, Dropped, Plan
-from orchestrator.core.text.scripts import VM_PYTHON
-from orchestrator.core.text.terminal import Table
-from orchestrator.core.text.units import day_clock, format_duration, format_usd
+from orchestrator.capacity.plan import Candidate, CandidateOrder, Dropped, Plan
+from orchestrator.text.scripts import VM_PYTHON
+from orchestrator.text.terminal import Table
+from orchestrator.text.units import day_clock, format_duration, format_usd
 
 SHOWN_OTHERS = 4
 _ORDERS = {

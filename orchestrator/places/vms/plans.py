@@ -7,25 +7,25 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease import access
-from orchestrator.core.lease.access import AccessWish
-from orchestrator.core.lease.cloud_api import is_emulated
-from orchestrator.core.lease.lease import Purpose
-from orchestrator.core.planning import availability, grants
-from orchestrator.core.planning.capacity_request import PlanInputs
-from orchestrator.core.planning.plan import Plan
-from orchestrator.core.text.units import format_duration, format_size
-from orchestrator.engine.provision.drafts import PlanDrafter, Site
+from orchestrator.capacity import availability, grants
+from orchestrator.capacity.capacity_request import PlanInputs
+from orchestrator.capacity.plan import Plan
 from orchestrator.places.desk import Desk
 from orchestrator.places.preparation import buckets
 from orchestrator.places.vms.plan_lines import dropped_lines, plan_lines
 from orchestrator.places.vms.project_rules import RulesFile
+from orchestrator.promise.lease import access
+from orchestrator.promise.lease.access import AccessWish
+from orchestrator.promise.lease.cloud_api import is_emulated
+from orchestrator.promise.lease.lease import Purpose
+from orchestrator.promise.obtain.drafts import PlanDrafter, Site
+from orchestrator.text.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.planning.availability import Availability
-    from orchestrator.core.planning.egress import Bucket
-    from orchestrator.engine.provision.startup_script import Watched
+    from orchestrator.capacity.availability import Availability
+    from orchestrator.capacity.egress import Bucket
+    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.promise.obtain.startup_script import Watched
 
 
 AVAILABILITY = "availability.json"  # in the state directory: `tpujob offers --refresh` writes it

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator import whole_file
-from orchestrator.core.lease.access import ProjectRules
 from orchestrator.errors import CloudError, ExternalAddressRefused, OsLoginRequired
+from orchestrator.promise.lease.access import ProjectRules
+from orchestrator.system import whole_file
 
 REMEMBERED_S = 24 * 3600.0
 RULES: dict[type[CloudError], str] = {ExternalAddressRefused: "no_external_addresses", OsLoginRequired: "os_login"}

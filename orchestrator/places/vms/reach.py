@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.access import Via
-from orchestrator.core.lease.cloud_api import is_emulated
 from orchestrator.errors import AuthError, Vanished
 from orchestrator.places.desk import Emulator
+from orchestrator.promise.lease.access import Via
+from orchestrator.promise.lease.cloud_api import is_emulated
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.cloud_api import Bearer, WorkerAddress
-    from orchestrator.core.lease.lease import Lease
+    from orchestrator.hosts.fleet.fleet import Fleet
+    from orchestrator.hosts.iap.dialer import Relay
+    from orchestrator.hosts.ssh.dial import Dialer
     from orchestrator.places.google.project_access import LoginKey, OsLogin, ProjectSetup
-    from orchestrator.remote.fleet.fleet import Fleet
-    from orchestrator.remote.iap.dialer import Relay
-    from orchestrator.remote.ssh.dial import Dialer
+    from orchestrator.promise.lease.cloud_api import Bearer, WorkerAddress
+    from orchestrator.promise.lease.lease import Lease
 
 
-RELAY, EMULATOR = "orchestrator.client.slices.relay", "--emulator"
+RELAY, EMULATOR = "orchestrator.api.slices.relay", "--emulator"
 FRESH_S = 120.0  # after READY: so long the relay may refuse a user who has the role (about a minute was seen)
 
 
@@ -39,7 +39,7 @@ class Reach:
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> Fleet:
         """Return the workers of a lease, with the key made for it. Connects nothing yet; OpenSSH could from here on."""
-        from orchestrator.remote.fleet.fleet import Fleet
+        from orchestrator.hosts.fleet.fleet import Fleet
 
         directory = self.lease_directory(lease.id)
         fleet = Fleet(
@@ -57,8 +57,8 @@ class Reach:
 
     def dialer(self, lease: Lease, now: float) -> Dialer:
         """Return the way to the workers of a lease. Connects to nothing yet. `now`: ledger time."""
-        from orchestrator.remote.ssh.dial import Direct, Relayed
-        from orchestrator.remote.ssh.piped import Piped
+        from orchestrator.hosts.ssh.dial import Direct, Relayed
+        from orchestrator.hosts.ssh.proxy_command import Piped
 
         route, name = lease.route, lease.name
         if route.via is Via.IAP:
@@ -72,7 +72,7 @@ class Reach:
 
     def grant_login(self, lease: Lease, expires_at: float) -> str:
         """Import the key of the lease into the OS Login profile; return whom to log in as. Raises CloudError."""
-        from orchestrator.remote.ssh.keys import create_key
+        from orchestrator.hosts.ssh.known_hosts import create_key
 
         key = create_key(self.lease_directory(lease.id))
         login = self.logins().import_key(
@@ -100,7 +100,7 @@ class Reach:
 
     def _keys_of(self, lease: Lease) -> list[LoginKey]:
         """Return the key of the lease in the profile, if it is there. Raises AuthError if it is in another one."""
-        from orchestrator.remote.ssh.keys import COMMENT
+        from orchestrator.hosts.ssh.known_hosts import COMMENT
 
         logins, project, user = self.logins(), lease.name.project, lease.route.user
         found = [key for key in logins.keys(project) if key.line.endswith(f" {COMMENT}-{lease.id}")]
@@ -152,7 +152,7 @@ def relay_argv(project: str, zone: str, emulator: Emulator | None) -> list[str]:
 
 def relay_of(emulator: Emulator | None) -> Relay:
     """Return the relay of IAP: that of the emulator, or with None Google's. Raises ConfigError, CloudUnavailable."""
-    from orchestrator.remote.iap.dialer import RELAY_HOST, Relay
+    from orchestrator.hosts.iap.dialer import RELAY_HOST, Relay
 
     if emulator is None:
         from orchestrator.places.google import fetch

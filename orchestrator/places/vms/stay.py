@@ -7,22 +7,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Leased
-from orchestrator.engine.effects.base import Make, Now, Record, Report
-from orchestrator.engine.effects.cloud import Workers
-from orchestrator.engine.effects.workers import Connect
-from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.provision.candidate_search import Search, find
-from orchestrator.engine.provision.drafts import Draft, Drafter
-from orchestrator.engine.runtime import retry
+from orchestrator.hosts.fleet.effects import Connect
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing
-from orchestrator.places.traits import Traits
+from orchestrator.promise.effects import retry
+from orchestrator.promise.effects.base import Make, Now, Record, Report
+from orchestrator.promise.effects.cloud import Workers
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Leased
+from orchestrator.promise.obligations import Obligations
+from orchestrator.promise.obtain.candidate_search import Search, find
+from orchestrator.promise.obtain.drafts import Draft, Drafter
+from orchestrator.traits import Traits
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew
+    from orchestrator.hosts.fleet.crew import Crew
 
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up

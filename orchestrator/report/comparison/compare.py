@@ -11,13 +11,13 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from orchestrator import places
-from orchestrator.core.jobfile.params import text_of
-from orchestrator.core.text.parsing import less_is_better
-from orchestrator.core.text.terminal import Table
+from orchestrator import traits
+from orchestrator.job.params import text_of
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.files.metrics import Metric, last_text, short
-from orchestrator.report.layout import csv_cell, csv_lines, format_cost
+from orchestrator.report.rows.layout import csv_cell, csv_lines, format_cost
+from orchestrator.text.parsing import less_is_better
+from orchestrator.text.terminal import Table
 
 # Runs that differ in one of these did other work; runs that differ in one of the others did the same work in another way.
 SAME_WORK = ("model", "dataset", "train_examples", "batch_size")
@@ -317,7 +317,7 @@ def device(column: RunFigures) -> str:
 
 def place(column: RunFigures) -> str:
     """Return the type of its slice, and that it was emulated, or that it was this machine."""
-    if not places.traits_of(column.cloud).tpus:
+    if not traits.traits_of(column.cloud).tpus:
         return "this machine"
     kind = column.accelerator_type or "no slice"
     return f"{kind}, emulated" if column.emulated else kind

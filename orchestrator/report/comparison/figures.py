@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import catalog, places
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.lease.run_spec import NO_TRAINING, TrainRecord
+from orchestrator import catalog, traits
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.lease.run_spec import NO_TRAINING, TrainRecord
 from orchestrator.report.files import device, timing_file
 from orchestrator.report.files.artifact_files import count, measured, read_object, section, short_text
 from orchestrator.report.files.device import TpuUse
 from orchestrator.report.files.metrics import Metric
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.timing import Timing
-from orchestrator.report.whole_run import WholeRun
+from orchestrator.report.rows.whole_run import WholeRun
 
-FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python API (client/functions)
+FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python API (api/functions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
         restarts=whole.restarts,
         params=run.spec.params,
         cloud=run.cloud,
-        emulated=places.is_emulated(run.cloud),
+        emulated=traits.is_emulated(run.cloud),
         accelerator_type=accelerator_type,
         **_work(run, metrics, timing),
         **_times(metrics, timing),
@@ -154,7 +154,7 @@ def _title(run: RunRecord) -> str:
 
 
 def _variant(run: RunRecord) -> str | None:
-    """Return the name of a named variant: what its label begins with (`core.jobfile.sweep.labels`), before any value."""
+    """Return the name of a named variant: what its label begins with (`job.sweep.labels`), before any value."""
     name, *_ = (run.spec.sweep.variant or "").split(maxsplit=1) or [""]
     return None if "=" in name else name.partition("#")[0] or None
 
@@ -210,7 +210,7 @@ def _per_chip(run: RunRecord, images_per_s: float | None, accelerator_type: str 
     """
     kind = catalog.lookup(accelerator_type) if accelerator_type else None
     asked = (run.spec.train or NO_TRAINING).cores
-    if images_per_s is None or kind is None or places.is_emulated(run.cloud):  # a few processes stand for all chips
+    if images_per_s is None or kind is None or traits.is_emulated(run.cloud):  # a few processes stand for all chips
         return None
     if asked == "all":
         return images_per_s / kind.chips

@@ -15,13 +15,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from orchestrator.core.jobfile.params import text_of
-from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.core.text.names import shown
-from orchestrator.core.text.parsing import less_is_better
-from orchestrator.core.text.terminal import Table
 from orchestrator.errors import UserError
-from orchestrator.report import costs
+from orchestrator.job.params import text_of
+from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.compare import (
     BUILT_IN,
@@ -36,7 +32,11 @@ from orchestrator.report.comparison.compare import (
     turned,
 )
 from orchestrator.report.comparison.figures import Measure, RunFigures
-from orchestrator.report.layout import csv_cell, csv_lines, format_cost
+from orchestrator.report.rows import costs
+from orchestrator.report.rows.layout import csv_cell, csv_lines, format_cost
+from orchestrator.text.names import shown
+from orchestrator.text.parsing import less_is_better
+from orchestrator.text.terminal import Table
 
 # The figures of a group, by their names in JSON and CSV: those of a run, of steps and epochs the means.
 AVERAGED = (

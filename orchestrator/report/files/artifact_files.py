@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.core.text import parsing
-from orchestrator.core.text.terminal import clean, printable
+from orchestrator.text import parsing
+from orchestrator.text.terminal import clean, printable
 
 MAX_JSON_BYTES = 1 << 20
 MAX_MEASURED = 1e15

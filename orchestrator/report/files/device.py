@@ -1,6 +1,6 @@
 """What the files of a run say of its device: memory and duty cycle of its chips, and the traces of profilers.
 
-`tpu-metrics.jsonl` of every worker is sampled by `vm/chips.py`. It comes from a worker, so it is read in pieces, to a
+`tpu-metrics.jsonl` of every worker is sampled by `vm/agent/chips.py`. It comes from a worker, so it is read in pieces, to a
 bounded size, and a line that makes no sense is left out.
 """
 
@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from orchestrator.core.text.terminal import printable
 from orchestrator.report.files.artifact_files import MAX_MEASURED, measured, open_regular, pieces
+from orchestrator.text.terminal import printable
 
 NAME = "tpu-metrics.jsonl"
 MAX_BYTES = 4 << 20
@@ -37,7 +37,7 @@ class TpuUse:
     absent: str | None = None
     duty_sum: float = 0.0  # percent, times the seconds that a sample stands for
     duty_s: float = 0.0
-    chips_said: list[Any] = field(default_factory=list)  # last by `vm.chips`: what chip_report.py reads
+    chips_said: list[Any] = field(default_factory=list)  # last by `vm.agent.chips`: what chip_report.py reads
 
     @property
     def duty_cycle_percent(self) -> float | None:

@@ -21,17 +21,8 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from orchestrator.core.text.parsing import (
-    LINE_BYTES,
-    NAMES,
-    NotFinite,
-    is_metric,
-    less_is_better,
-    number,
-    spelled,
-    step_of,
-)
 from orchestrator.report.files.artifact_files import loads, measured, open_regular, pieces, read_object
+from orchestrator.text.parsing import LINE_BYTES, NAMES, NotFinite, is_metric, less_is_better, number, spelled, step_of
 
 Point = tuple[float, float | None]  # x and value; None: it was no finite number
 

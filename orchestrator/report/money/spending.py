@@ -12,15 +12,15 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Literal
 
-from orchestrator import places
-from orchestrator.core.lease.lease import LeaseState
-from orchestrator.report import costs
+from orchestrator import traits as place_traits
+from orchestrator.promise.lease.lease import LeaseState
+from orchestrator.report.rows import costs
 
 
 class Use(StrEnum):
     """What a slice was paid for."""
 
-    JOB = "job"  # an attempt that succeeded or goes on, or a slice that `client.slice()` lends
+    JOB = "job"  # an attempt that succeeded or goes on, or a slice that `api.slice()` lends
     FAILED = "failed"  # an attempt that ended without success, also by the loss of its slice
     IDLE = "idle"  # held, and no run on it
     LOST = "lost"  # no job reached it: it lost a race, or was given up while it was created
@@ -220,8 +220,8 @@ def clouds(bills: Iterable[Bill], period: Period, by: By) -> tuple[CloudCost, ..
 
 def _order(cloud: str) -> tuple[bool, bool, int]:
     """What is money comes first."""
-    traits = places.traits_of(cloud)
-    return not traits.billed, places.is_emulated(cloud), (*places.NAMES, "").index(traits.name)
+    traits = place_traits.traits_of(cloud)
+    return not traits.billed, place_traits.is_emulated(cloud), (*place_traits.NAMES, "").index(traits.name)
 
 
 def _cloud(cloud: str, found: Sequence[Stretch], by: By) -> CloudCost:
@@ -238,7 +238,7 @@ def _row(name: str, job: str | None, found: Sequence[Stretch]) -> CostRow:
     def dollars(*uses: Use) -> float | None:
         return costs.total(each.usd for each in found if each.use in uses) if billed else None
 
-    billed = all(places.traits_of(each.bill.cloud).billed for each in found)
+    billed = all(place_traits.traits_of(each.bill.cloud).billed for each in found)
     known = [each.usd for each in found if each.usd is not None]
     chips = [None if each.bill.chips is None else each.bill.chips * each.hours for each in found]
     return CostRow(
@@ -272,7 +272,7 @@ def _open_slices(found: Sequence[Stretch]) -> tuple[OpenSlice, ...]:
     parts: dict[str, list[Stretch]] = defaultdict(list)
     for stretch in found:
         bill = stretch.bill
-        if places.traits_of(bill.cloud).billed and (bill.until is None or bill.state == FORGOTTEN):
+        if place_traits.traits_of(bill.cloud).billed and (bill.until is None or bill.state == FORGOTTEN):
             parts[bill.id].append(stretch)
     return tuple(_open_slice(each) for each in parts.values())
 

@@ -2,17 +2,17 @@
 
 from datetime import UTC, datetime
 
-from orchestrator import places
-from orchestrator.core.text.terminal import Table
-from orchestrator.core.text.units import format_duration, format_usd, format_usd_per_hour, minute_clock
-from orchestrator.report.layout import csv_cell, csv_lines, format_cost
+from orchestrator import traits
 from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRow, OpenSlice
+from orchestrator.report.rows.layout import csv_cell, csv_lines, format_cost
+from orchestrator.text.terminal import Table
+from orchestrator.text.units import format_duration, format_usd, format_usd_per_hour, minute_clock
 
 
 def head(cloud: str) -> str:
     """Return the name of a cloud, and what its dollars are."""
-    dollars = places.traits_of(cloud).dollars
-    if places.is_emulated(cloud):
+    dollars = traits.traits_of(cloud).dollars
+    if traits.is_emulated(cloud):
         dollars = "the prices of Google Cloud, and nothing of it is billed"
     return f"{cloud}: {dollars}" if dollars else cloud
 
@@ -36,7 +36,7 @@ def _until(found: CostReport) -> float:
 def table(found: CloudCost, by: By) -> Table:
     """Return the rows of one cloud and their total."""
     rows = [*found.rows, found.total] if len(found.rows) > 1 else list(found.rows)
-    billed = places.traits_of(found.cloud).billed
+    billed = traits.traits_of(found.cloud).billed
     figures = ("CHIP HOURS", "COST", "FAILED", "IDLE", "LOST", "SPOT SAVED") if billed else ("HOURS",)
     head = ("RUN", "JOB", *figures) if by == "run" else (by.upper(), "RUNS", *figures)
     body = tuple(
@@ -78,7 +78,7 @@ def _part(usd: float | None) -> str:
 def remarks(found: CloudCost) -> list[str]:
     """Return what the table does not say: what the parts are, what has no price, what is still billed."""
     total = found.total
-    if not places.traits_of(found.cloud).billed:
+    if not traits.traits_of(found.cloud).billed:
         return []
     parts = [
         ("jobs", total.job_usd),

@@ -8,9 +8,6 @@ from typing import Any
 
 import yaml
 
-from orchestrator.core.text.parsing import less_is_better
-from orchestrator.core.text.units import day_clock, format_duration
-from orchestrator.report import worker_ends
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import RunFigures
 from orchestrator.report.page import pictures, summary, timeline
@@ -19,6 +16,9 @@ from orchestrator.report.page.pictures import charts, clock
 from orchestrator.report.page.timeline import RunData
 from orchestrator.report.results import RunReport
 from orchestrator.report.results import remarks as remarks_of
+from orchestrator.report.rows import worker_ends
+from orchestrator.text.parsing import less_is_better
+from orchestrator.text.units import day_clock, format_duration
 
 PLACES = ("device", "on")
 # Of which rows of `report.compare` less, or more, is better, and their figures.

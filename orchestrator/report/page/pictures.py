@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any
 
-from orchestrator.core.text.parsing import less_is_better
-from orchestrator.core.text.units import format_duration
 from orchestrator.report.files.metrics import POINTS, Point, short
 from orchestrator.report.files.timing import LEAST_S, Piece
 from orchestrator.report.page import timeline
 from orchestrator.report.page.timeline import RunData
+from orchestrator.text.parsing import less_is_better
+from orchestrator.text.units import format_duration
 
 MOST_ROWS = 60  # of a timeline
 TICKS = 6  # at most

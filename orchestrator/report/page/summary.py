@@ -8,23 +8,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from orchestrator import catalog, places
-from orchestrator.core.lease import guest_reports
-from orchestrator.core.lease.run_and_attempt import AttemptState, end_text
-from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.core.text.parsing import less_is_better
-from orchestrator.core.text.terminal import printable
-from orchestrator.core.text.units import clock, day_clock, format_duration
-from orchestrator.report import costs
+from orchestrator import catalog, traits
+from orchestrator.promise.lease import guest_reports
+from orchestrator.promise.lease.run_and_attempt import AttemptState, end_text
+from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.report.comparison.compare import device_memory
 from orchestrator.report.comparison.figures import RunFigures
 from orchestrator.report.files import device
 from orchestrator.report.files.artifact_files import count, section
 from orchestrator.report.files.metrics import Metric, last_text, short
-from orchestrator.report.layout import format_cost
 from orchestrator.report.page import timeline
 from orchestrator.report.page.timeline import RunData
 from orchestrator.report.results import RunReport
+from orchestrator.report.rows import costs
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.text.parsing import less_is_better
+from orchestrator.text.terminal import printable
+from orchestrator.text.units import clock, day_clock, format_duration
 
 EMULATED = (
     "This TPU was emulated on a CPU: its seconds are not those of a real TPU, and nothing was billed. "
@@ -66,7 +66,7 @@ def sentence(data: RunData) -> str:
 def place(data: RunData) -> str:
     """Return on what the run was: accelerator, zone, provisioning."""
     report, lease = data.report, data.report.lease
-    if not places.traits_of(report.cloud).tpus:
+    if not traits.traits_of(report.cloud).tpus:
         return "on this machine, without a TPU"
     if lease is None:
         return "no slice was had"
@@ -118,7 +118,7 @@ def main_metrics(figures: RunFigures) -> list[tuple[str, Metric]]:
 
 def cost_tile(reports: Sequence[RunReport]) -> Tile:
     """Return the cost of whole runs of one cloud, over all of their attempts."""
-    paid = [report for report in reports if places.traits_of(report.cloud).billed]
+    paid = [report for report in reports if traits.traits_of(report.cloud).billed]
     if not paid:
         return Tile("Cost", "none", "on this machine")
     total = costs.total([report.cost_usd for report in paid])
@@ -248,7 +248,7 @@ def _wait(data: RunData) -> Iterator[DeviceFact]:
 
 
 def _memory(data: RunData) -> Iterator[DeviceFact]:
-    figures, on_tpu = data.report.figures, places.traits_of(data.report.cloud).tpus
+    figures, on_tpu = data.report.figures, traits.traits_of(data.report.cloud).tpus
     label = "HBM" if on_tpu else "Device memory"
     if text := device_memory(figures):
         whole = figures.device_bytes
@@ -269,7 +269,7 @@ def _duty_cycle(data: RunData) -> Iterator[DeviceFact]:
 
 def _why_not(data: RunData, emulated: str) -> str:
     report, use = data.report, data.tpu_use
-    if not places.traits_of(report.cloud).tpus:
+    if not traits.traits_of(report.cloud).tpus:
         return "no TPU"
     if report.figures.emulated:
         return f"emulated ({emulated})"

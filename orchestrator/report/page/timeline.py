@@ -12,12 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.text.terminal import clean
-from orchestrator.core.text.units import format_duration
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import costs, results, worker_ends
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.report import results
 from orchestrator.report.files import device, metrics, timing_file
 from orchestrator.report.files.artifact_files import log_path, open_regular, read_object
 from orchestrator.report.files.device import TpuUse
@@ -25,7 +23,10 @@ from orchestrator.report.files.metrics import Curve
 from orchestrator.report.files.timing import Timing
 from orchestrator.report.page.html import Hide
 from orchestrator.report.results import RunReport
-from orchestrator.report.whole_run import AttemptReport
+from orchestrator.report.rows import costs, worker_ends
+from orchestrator.report.rows.whole_run import AttemptReport
+from orchestrator.text.terminal import clean
+from orchestrator.text.units import format_duration
 
 LOG_BYTES = 32 << 10  # of the end of the first log; of each other one a fourth
 LOG_WORKERS = 8

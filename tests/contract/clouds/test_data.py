@@ -17,15 +17,15 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.emulator.api.storage import StoredObject
+from cloud_tpu_emulator.api.storage import StoredObject
 from orchestrator.errors import AlreadyExists, CloudUnavailable
 from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.google.objects import Objects, RunResults
-from orchestrator.vm import data
-from orchestrator.vm.cloud_storage import Storage
-from orchestrator.vm.crc32c import combined, crc32c
-from orchestrator.vm.data_objects import Failed
-from tests.emulator_fixture import Emulator
+from orchestrator.vm.buckets import data
+from orchestrator.vm.buckets.cloud_storage import Storage
+from orchestrator.vm.buckets.crc32c import combined, crc32c
+from orchestrator.vm.buckets.data_objects import Failed
+from tests.emulator.fixture import Emulator
 from tests.unit.places.stub_api import Request, StubApi, StubReply
 from tests.waiting import held_port, until
 

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
-from orchestrator.core.planning.refusals import step_after
 from orchestrator.errors import CloudError, TpujobError
+from orchestrator.hosts.iap.dialer import Relay, dial
+from orchestrator.hosts.iap.relay_session import RelayTarget
 from orchestrator.places.gke.api import kube_api, views
 from orchestrator.places.google import error_translation, objects
 from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
@@ -21,10 +21,10 @@ from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.light_client import LightApi
-from orchestrator.remote.iap.dialer import Relay, dial
-from orchestrator.remote.iap.relay_session import RelayTarget
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.promise.obtain.refusals import step_after
 from tests import ROOT
-from tests.contract.remote.scripted_relay import ScriptedRelay, scripted
+from tests.contract.hosts.scripted_relay import ScriptedRelay, scripted
 from tests.unit.places.stub_api import Request, StubApi, StubReply, failure, renewable, stub_api
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "literal_replies.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Client and emulator, which share no code: the life of a slice, queued or not, through `core.lease.cloud_api.Cloud`."""
+"""Client and emulator, which share no code: the life of a slice, queued or not, through `promise.lease.cloud_api.Cloud`."""
 
 import json
 import socket
@@ -13,20 +13,28 @@ from typing import Any
 import pytest
 
 from orchestrator import catalog, errors
-from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.cloud_api import GOOGLE, Cloud, QueueTerms, SliceName, SliceRequest, SliceState, SliceView
-from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
+from orchestrator.hosts.fleet.fleet import Fleet, StartRequest
+from orchestrator.hosts.ssh.known_hosts import create_key, ssh_keys_metadata
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import connect, connect_light
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
-from orchestrator.remote.fleet.fleet import Fleet, StartRequest
-from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+from orchestrator.promise.lease import claim_labels
+from orchestrator.promise.lease.cloud_api import (
+    GOOGLE,
+    Cloud,
+    QueueTerms,
+    SliceName,
+    SliceRequest,
+    SliceState,
+    SliceView,
+)
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.obtain.startup_script import startup_script, watchdog_config
 from orchestrator.settings import Target
 from tests.contract.conftest import finish
-from tests.emulator_fixture import Emulator
+from tests.emulator.fixture import Emulator
 from tests.leases import lease_on
 from tests.waiting import HANG_S, until
 

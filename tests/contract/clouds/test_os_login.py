@@ -14,18 +14,18 @@ from typing import Any
 import paramiko
 import pytest
 
+from cloud_tpu_emulator.daemon import control
 from orchestrator import catalog
-from orchestrator.core.lease.access import ANYWHERE, RELAY_RANGE, Route, entrance
-from orchestrator.core.lease.lease import Lease
-from orchestrator.emulator.daemon import control
 from orchestrator.errors import AuthError, QuotaError, Vanished
+from orchestrator.hosts.ssh.known_hosts import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.places.desk import Emulator as EmulatorPlace
 from orchestrator.places.google import project_access
 from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.project_access import OsLogin, ProjectSetup, account_of
 from orchestrator.places.vms.reach import Reach
-from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
-from tests.emulator_fixture import Emulator
+from orchestrator.promise.lease.access import ANYWHERE, RELAY_RANGE, Route, entrance
+from orchestrator.promise.lease.lease import Lease
+from tests.emulator.fixture import Emulator
 from tests.leases import lease_and_request
 from tests.waiting import HANG_S, until
 

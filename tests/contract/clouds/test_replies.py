@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import SliceName, SliceRequest, SliceState, WorkerAddress
 from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.tpu.api import calls, client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.promise.lease.cloud_api import SliceName, SliceRequest, SliceState, WorkerAddress
 from tests.unit.places.stub_api import FixedToken, StubApi, StubReply, failure, renewable, stub_api
 from tests.waiting import until
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.guarantee import health_checks
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.ledger.rows import GcRun
+from orchestrator.api.guarantee import health_checks
 from orchestrator.places.vms import reach
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.promise.ledger.rows import GcRun
 from orchestrator.settings import Target
 from tests.cli_fixture import Tpujob
 from tests.waiting import until
@@ -108,7 +108,7 @@ def test_settings_that_cannot_be_used_are_the_diagnosis(tpujob: Tpujob) -> None:
 
 def test_a_token_that_is_refused_is_77(tpujob: Tpujob, tmp_path: Path) -> None:
     tpujob.admin("GET", "status")
-    from orchestrator.emulator.daemon import control
+    from cloud_tpu_emulator.daemon import control
 
     (tmp_path / "token").write_text("wrong")
     url = control.ensure_running(tpujob.emulator_directory).url

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine.runtime.locks import FileLocks
+from orchestrator.promise.effects.locks import FileLocks
 from tests.cli_fixture import Tpujob
 from tests.leases import NEWER, as_of, dump, execute
 from tests.waiting import until

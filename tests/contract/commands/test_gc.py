@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from orchestrator.cli import typer_app
-from orchestrator.core.text.units import parse_duration
-from orchestrator.engine.leases.gc import DEADLINE_S
+from orchestrator.promise.gc import DEADLINE_S
+from orchestrator.text.units import parse_duration
 from tests import ROOT
 from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import tpujob as tpujob_api
-from orchestrator.client.session import Session, default_handle
-from orchestrator.client.slices import inventory
-from orchestrator.core.text import names
-from orchestrator.core.text.units import day_clock
-from orchestrator.ledger.clocks import Clocks
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.api.session.session import Session, default_handle
+from orchestrator.api.slices import inventory
 from orchestrator.places.tpu.api.calls import ApiReply
+from orchestrator.promise.ledger.clocks import Clocks
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.text import names
+from orchestrator.text.units import day_clock
 from tests.cli_fixture import Tpujob
 from tests.contract.commands.test_gc import make
 from tests.unit.test_imports import is_within
@@ -175,7 +175,7 @@ def test_without_a_project_and_without_an_emulator_nothing_is_started_imported_o
     ]
     assert [name for name in heavy(modules) if not is_within(name, {"pydantic", "sqlite3"})] == []
     assert not any(
-        is_within(name, {"orchestrator.engine.runtime.world", "orchestrator.places.tpu.api.light_client"})
+        is_within(name, {"orchestrator.promise.effects.world", "orchestrator.places.tpu.api.light_client"})
         for name in modules
     )
 

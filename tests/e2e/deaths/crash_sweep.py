@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.engine.guardian.process import CRASH_POINTS
+from orchestrator.promise.guardian_process import CRASH_POINTS
 from tests import evidence
 from tests.cli_fixture import kill_all
 from tests.faults.world import World, is_stopped

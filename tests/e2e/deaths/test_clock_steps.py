@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 import tpujob as api
-from orchestrator import boot_clock
-from orchestrator.emulator.daemon import control
-from orchestrator.ledger.clocks import ThisHostClock
+from cloud_tpu_emulator.daemon import control
+from orchestrator.promise.ledger.clocks import ThisHostClock
+from orchestrator.system import boot_clock
 from tests.cli_fixture import Cli, Tpujob, press
-from tests.contract.remote.fixture import MakeRoad, Slice, one, road
+from tests.contract.hosts.fixture import MakeRoad, Slice, one, road
 from tests.e2e.test_access import SLEEPER, has_ended, workers_of
 from tests.e2e.test_life import SLEEP
 from tests.faults import notebook
@@ -165,7 +165,7 @@ def test_nothing_is_created_while_the_cloud_does_not_say_how_long_this_machine_w
 
 
 def guardians(cli: Cli) -> list[psutil.Process]:
-    return cli.local("orchestrator.engine.guardian.process")
+    return cli.local("orchestrator.promise.guardian_process")
 
 
 def until_no_guardian(cli: Cli) -> None:
@@ -317,7 +317,7 @@ def in_its_place(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_workers_of_a_dataloader_inherit_nothing_that_the_guarantee_needs(tmp_path: Path) -> None:
     from torch.utils.data import DataLoader
 
-    from orchestrator import fork
+    from orchestrator.system import fork
 
     class Open:
         """Its items say which descriptors of the parent are open in the worker."""

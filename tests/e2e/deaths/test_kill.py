@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from orchestrator.drill import runner
+from orchestrator.drill.bounds import PROMISES
 from orchestrator.drill.runner import DISASTERS
-from orchestrator.engine.guardian.process import CRASH_POINTS
-from orchestrator.promises import PROMISES
+from orchestrator.promise.guardian_process import CRASH_POINTS
 from tests import ROOT
 from tests.cli_fixture import Tpujob
 from tests.e2e.deaths import crash_sweep

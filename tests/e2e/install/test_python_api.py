@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tpujob as api
-from orchestrator.core.lease import cloud_api
+from orchestrator.promise.lease import cloud_api
 from tests import ROOT
 from tests.cli_fixture import Cli, Tpujob, hear_signals, is_deaf
 from tests.waiting import HANG_S, until

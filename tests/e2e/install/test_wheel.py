@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 from tests import ROOT
 from tests.cli_fixture import Cli, sandbox
 from tests.waiting import until

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.faults.world import Command, World, row
 
-IMPATIENT = {"orchestrator.engine.leases.obligations:RELEASE_S": 8.0}  # instead of ten minutes
+IMPATIENT = {"orchestrator.promise.obligations:RELEASE_S": 8.0}  # instead of ten minutes
 
 
 @row("19a", "the reply to the delete call is lost")
@@ -108,10 +108,10 @@ def expired(w: World) -> None:
     """Emulated tokens do not expire: the real clients get an expired one here, which the API refuses."""
     from google.auth.credentials import Credentials
 
-    from orchestrator.core.lease.cloud_api import SliceName
-    from orchestrator.emulator.daemon import control
+    from cloud_tpu_emulator.daemon import control
     from orchestrator.places.tpu.api.client import TpuApi
     from orchestrator.places.tpu.api.light_client import LightApi
+    from orchestrator.promise.lease.cloud_api import SliceName
 
     assert w.do("up", "alice", "--zone", "us-central1-a").code() == 0
     endpoint = control.ensure_running(w.emulator_directory)

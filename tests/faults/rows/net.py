@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-from orchestrator.promises import seconds
+from orchestrator.drill.bounds import seconds
 from tests.cli_fixture import signal_all
 from tests.faults.world import World, row
 from tests.waiting import until
@@ -120,7 +120,7 @@ def _stopped(w: World, *, whole_machine: bool) -> None:
 def collect_hangs(w: World) -> None:
     """The slice is held for its results, which can be collected once the worker is back."""
     run = w.pause(
-        "StartCollection:1:before", "run", w.short_job, patched={"orchestrator.remote.transfer.collection:STALL_S": 3.0}
+        "StartCollection:1:before", "run", w.short_job, patched={"orchestrator.hosts.transfer.collection:STALL_S": 3.0}
     )
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "frozen"})
     run.process.send_signal(signal.SIGCONT)
@@ -137,7 +137,7 @@ def collect_hangs(w: World) -> None:
 @row("59b", "the disk is full for the results, the machine dies, and they are never collected", speed=90)
 def results_never_collected(w: World) -> None:
     """The hold is in the labels: the watchdog ends it, and not before its time."""
-    run = w.do("run", w.short_job, patched={"orchestrator.remote.transfer.places:RESERVED_BYTES": 1 << 60})
+    run = w.do("run", w.short_job, patched={"orchestrator.hosts.transfer.places:RESERVED_BYTES": 1 << 60})
     assert run.code() == 65 and "RESULTS NOT COLLECTED" in run.err, run.err
     w.power_cut()
     held_until = float(w.leases()[-1]["hold_until"])
@@ -159,7 +159,7 @@ for form in ("truncated", "html", "types", "large", "empty"):
         w.until_no_process()
         assert w.states() <= {"gone"} and not w.alive()
         w.admin("DELETE", "faults")
-        run = w.started(patched={"orchestrator.engine.leases.obligations:RELEASE_S": 8.0})
+        run = w.started(patched={"orchestrator.promise.obligations:RELEASE_S": 8.0})
         w.fault("garbage", caller="client", form=form)
         w.finish()
         assert run.code() == 75, run.err

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from orchestrator.emulator.daemon import control
+from cloud_tpu_emulator.daemon import control
 from tests.cli_fixture import take_terminal
 from tests.faults.world import World, row
 from tests.waiting import until

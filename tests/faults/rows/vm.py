@@ -5,14 +5,16 @@ import time
 
 from tests.faults.world import PATCHED, SHORT_LABEL, SPEED, World, row
 
-VM_CLOCK = "an emulated VM has the clock of this machine; tests/unit/vm/test_watchdog.py sets it under virtual time"
+VM_CLOCK = (
+    "an emulated VM has the clock of this machine; tests/unit/promise/test_watchdog.py sets it under virtual time"
+)
 DAY_S = 86400
 
 
 @row("28", "the client's permissions are revoked while the job runs")
 def revoked(w: World) -> None:
     """C8: the command can delete nothing and says so; the watchdog has permissions of its own."""
-    run = w.started(patched={"orchestrator.engine.leases.obligations:RELEASE_S": 900.0})
+    run = w.started(patched={"orchestrator.promise.obligations:RELEASE_S": 900.0})
     w.until_armed()
     w.fault("status", "*", caller="client", status=403)
     w.finish()

@@ -15,28 +15,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.client.events import Event, LogLines, Reporter
-from orchestrator.client.jobs.log_output import JobOutput
-from orchestrator.core.lease.cloud_api import SliceName, SliceRequest, WorkerAddress
-from orchestrator.core.lease.lease import CANCEL, Lease, LeaseState, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.text import names
-from orchestrator.core.text.redaction import Redactor
-from orchestrator.engine.effects.base import Lock, Report
-from orchestrator.engine.leases import obligations
-from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.engine.leases.release import release_all
-from orchestrator.engine.leases.standing import record_cancel
-from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.runtime.interpreter import Interpreter
-from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.engine.runtime.world import RealWorld
-from orchestrator.ledger.clocks import Clocks
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.api.jobs.log_output import JobOutput
+from orchestrator.api.session.events import Event, LogLines, Reporter
 from orchestrator.places.place import STATES, Phase
+from orchestrator.promise import obligations
+from orchestrator.promise.effects.base import Lock, Report
+from orchestrator.promise.effects.interpreter import Interpreter
+from orchestrator.promise.effects.locks import FileLocks
+from orchestrator.promise.effects.world import RealWorld
+from orchestrator.promise.lease.cloud_api import SliceName, SliceRequest, WorkerAddress
+from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.ledger.clocks import Clocks
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.promise.obtain.drafts import Draft
+from orchestrator.promise.recover import close_attempts, recover
+from orchestrator.promise.release import release_all
+from orchestrator.promise.standing import record_cancel
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
+from orchestrator.text import names
+from orchestrator.text.redaction import Redactor
 from tests.cli_fixture import hear_signals
 from tests.places.toy.place import CAN, TRAITS, Place, ToyCloud, ToyCrew, ToyStay, serve
 

@@ -17,25 +17,25 @@ from multiprocessing.connection import Client, Listener
 from typing import Any
 
 from orchestrator import errors
-from orchestrator.core.lease import cloud_api as api
-from orchestrator.core.lease.lease import Lease, NotAllowed
-from orchestrator.core.lease.run_and_attempt import LIMIT, Leased
-from orchestrator.engine.effects.base import Now, Record
-from orchestrator.engine.effects.cloud import Workers
-from orchestrator.engine.effects.workers import Connect
-from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.standing import check_slice
-from orchestrator.engine.provision.acquire import acquire
-from orchestrator.engine.provision.drafts import Draft
+from orchestrator.hosts.fleet.crew import Crew, FleetStatus, Sink
+from orchestrator.hosts.fleet.effects import Connect
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.ssh.fan_out import Wakeup
+from orchestrator.hosts.transfer.collect import CollectRequest
+from orchestrator.hosts.transfer.collection import Collection
+from orchestrator.hosts.transfer.collector import Collector
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing
-from orchestrator.places.traits import Traits
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.port import Crew, FleetStatus, Sink
-from orchestrator.remote.ssh.fan_out import Wakeup
-from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.remote.transfer.collection import Collection
-from orchestrator.remote.transfer.collector import Collector
+from orchestrator.promise.effects.base import Now, Record
+from orchestrator.promise.effects.cloud import Workers
+from orchestrator.promise.lease import cloud_api as api
+from orchestrator.promise.lease.lease import Lease, NotAllowed
+from orchestrator.promise.lease.run_and_attempt import LIMIT, Leased
+from orchestrator.promise.obligations import Obligations
+from orchestrator.promise.obtain.acquire import acquire
+from orchestrator.promise.obtain.drafts import Draft
+from orchestrator.promise.standing import check_slice
+from orchestrator.traits import Traits
 
 TRAITS = Traits("toy", ("toy",), "cell", reached="cell", billed=True, made_with_job=True)
 CAN = api.Capabilities(visible_within_s=0.0, settles_within_s=0.0)
@@ -146,7 +146,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ToyCloud:
-    """The calls of `core.lease.cloud_api.Cloud` that programs make here."""
+    """The calls of `promise.lease.cloud_api.Cloud` that programs make here."""
 
     place: Place
     capabilities = CAN

@@ -11,23 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.core.lease.cloud_api import Capabilities, SliceName
-from orchestrator.core.lease.lease import Created, Intent, Lease, Purpose, Ready, Sent
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.emulator.model.records import Node
-from orchestrator.emulator.supply import Capacity
-from orchestrator.engine.effects import base, cloud
-from orchestrator.engine.effects.base import Effect, Program
-from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.slices.up_and_down import UpRequest, up
+from cloud_tpu_emulator.model.records import Node
+from cloud_tpu_emulator.model.supply import Capacity
 from orchestrator.errors import TpujobError
-from orchestrator.ledger.clocks import Clocks
 from orchestrator.places.place import STATES, Phase
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
+from orchestrator.promise.effects import base, cloud
+from orchestrator.promise.effects.base import Effect, Program
+from orchestrator.promise.lease.cloud_api import Capabilities, SliceName
+from orchestrator.promise.lease.lease import Created, Intent, Lease, Purpose, Ready, Sent
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.ledger.clocks import Clocks
+from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
+from orchestrator.run.up_and_down import UpRequest, up
 from tests.leases import ZONE, LedgerInMemory, lease_and_request
 from tests.simulation.model.cloud import ACCOUNT
 from tests.simulation.model.cloud_client import CloudClient

@@ -8,18 +8,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
-from orchestrator.core.lease.lease import Lease
-from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.model import reach
-from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import HostRecord, Node, Settings
-from orchestrator.emulator.model.records import OperationRecord as Record
-from orchestrator.emulator.wire.requests import parse_queued
+from cloud_tpu_emulator.faults.api_errors import ApiError
+from cloud_tpu_emulator.model import reach
+from cloud_tpu_emulator.model.cloud_state import CloudState
+from cloud_tpu_emulator.model.records import HostRecord, Node, Settings
+from cloud_tpu_emulator.model.records import OperationRecord as Record
+from cloud_tpu_emulator.wire.requests import parse_queued
 from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, Vanished, WrongState
 from orchestrator.places.google.error_translation import NotFound, http_error, operation_error
 from orchestrator.places.tpu.api.client import queued_request
 from orchestrator.places.tpu.api.replies import STATES, verb_of
+from orchestrator.promise.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.promise.lease.lease import Lease
 from tests.simulation.model.faults import CallOutcome, cloud_fault, covers
 from tests.simulation.model.hosts import NodeVms
 

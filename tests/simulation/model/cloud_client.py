@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
-from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.fault import NoReply
-from orchestrator.emulator.wire import replies
-from orchestrator.emulator.wire.replies import operation_json, queued_json
-from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, RevokeLogin
+from cloud_tpu_emulator.faults.api_errors import ApiError
+from cloud_tpu_emulator.faults.fault import NoReply
+from cloud_tpu_emulator.wire import replies
+from cloud_tpu_emulator.wire.replies import operation_json, queued_json
 from orchestrator.errors import CloudError, CloudUnavailable, ExternalAddressRefused, OsLoginRequired, Vanished
 from orchestrator.places.tpu.api.calls import ApiCalls, ApiReply
+from orchestrator.promise.effects.cloud import Delete, Get, ListSlices, RevokeLogin
+from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of
 from tests.simulation.model.faults import CallOutcome
 
@@ -43,7 +43,7 @@ CALLS = {
 
 
 class CloudClient:
-    """`core.lease.cloud_api.Cloud` for one process. Requests and replies travel, and may get lost."""
+    """`promise.lease.cloud_api.Cloud` for one process. Requests and replies travel, and may get lost."""
 
     __slots__ = ("_outcome", "capabilities", "cloud", "machine", "process")
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from orchestrator.core.lease.cloud_api import Capabilities, WorkerAddress
-from orchestrator.engine.effects.workers import Connect, StopPhase, WaitForWorkers
 from orchestrator.errors import CloudError, CloudUnavailable, Unreachable
+from orchestrator.hosts.fleet.crew import FleetStatus
+from orchestrator.hosts.fleet.effects import Connect, StopPhase, WaitForWorkers
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import KubeApi, Rows
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.port import FleetStatus
+from orchestrator.promise.lease.cloud_api import Capabilities, WorkerAddress
 from tests.simulation.model.cloud_client import CallNeeded, Replayed
 from tests.simulation.model.cluster import Cluster, ClusterPlan
 from tests.simulation.model.faults import TIMEOUT_S, TRAVEL_S, CallOutcome

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.faults.kinds import CREATES, KINDS
-from orchestrator.emulator.model.records import Node, QueuedResource
+from cloud_tpu_emulator.faults.fault import Fault
+from cloud_tpu_emulator.faults.kinds import CREATES, KINDS
+from cloud_tpu_emulator.model.records import Node, QueuedResource
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The workers of a job as a process reaches them; SSH to those of a node, as `remote.fleet.fleet.Fleet` does it."""
+"""The workers of a job as a process reaches them; SSH to those of a node, as `hosts.fleet.fleet.Fleet` does it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.run_and_attempt import SavedState
-from orchestrator.engine.effects.workers import (
+from orchestrator.errors import Unreachable
+from orchestrator.hosts.fleet.effects import (
     Connect,
     KeepSave,
     Push,
@@ -19,8 +19,8 @@ from orchestrator.engine.effects.workers import (
     WaitForCollection,
     WaitForWorkers,
 )
-from orchestrator.errors import Unreachable
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.promise.lease.run_and_attempt import SavedState
 from tests.simulation.model.hosts import TERMINATED, Job, NodeVms, Worker
 from tests.simulation.oracle import periods
 
@@ -255,7 +255,7 @@ class SimSaved:
 
 @dataclass(slots=True)
 class SimSavedWork:
-    """Replaces `remote.transfer.saved_work.SavedWork`: the saved work is the progress of the job."""
+    """Replaces `hosts.transfer.saved_work.SavedWork`: the saved work is the progress of the job."""
 
     saved: SimSaved | None = None
     left: tuple[object, ...] = ()

@@ -11,11 +11,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.fault import NoReply
-from orchestrator.emulator.model.records import Node
+from cloud_tpu_emulator.faults.api_errors import ApiError
+from cloud_tpu_emulator.faults.fault import NoReply
+from cloud_tpu_emulator.model.records import Node
 from orchestrator.errors import AuthError
-from orchestrator.vm import watchdog
+from orchestrator.promise import watchdog
 
 if TYPE_CHECKING:
     from tests.simulation.model.world import World

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from orchestrator.core.lease import lease as leases
-from orchestrator.core.lease import run_and_attempt as attempts
-from orchestrator.core.lease.access import NO_RULES
-from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled
-from orchestrator.engine.effects.base import OpenAttempts, OpenLeases, Program
-from orchestrator.engine.guardian.loop import guardian_loop
-from orchestrator.engine.leases import server_time
-from orchestrator.engine.leases.recover import close_attempts, overdue, recover
 from orchestrator.errors import TpujobError, UnknownLease, UnknownRun
-from orchestrator.ledger.clocks import Anchor, Clocks
-from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.promise import server_time
+from orchestrator.promise.effects.base import OpenAttempts, OpenLeases, Program
+from orchestrator.promise.guardian import guardian_loop
+from orchestrator.promise.lease import lease as leases
+from orchestrator.promise.lease import run_and_attempt as attempts
+from orchestrator.promise.lease.access import NO_RULES
+from orchestrator.promise.lease.lease import Intent, Lease, LeaseEvent
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled
+from orchestrator.promise.ledger.clocks import Anchor, Clocks
+from orchestrator.promise.ledger.file import LedgerUnavailable
+from orchestrator.promise.recover import close_attempts, overdue, recover
 from tests.simulation.model.process import Process
 from tests.simulation.model.scheduled_faults import Clock, after_restart
 from tests.simulation.oracle.invariants import Invariant
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-RECOVERY_S = 20.0  # what a command spends on older teardowns (client/session.py)
+RECOVERY_S = 20.0  # what a command spends on older teardowns (api/session/session.py)
 
 
 async def command(
@@ -37,7 +37,7 @@ async def command(
     spare: str | None = None,
     look: bool = True,
 ) -> T | None:
-    """What every tpujob command does (client/session.py): first finish what an earlier one left, then its own work."""
+    """What every tpujob command does (api/session/session.py): first finish what an earlier one left, then its own work."""
     if await OpenLeases() or await OpenAttempts():
         await close_attempts()
         for lease in (await OpenLeases())[:1]:
@@ -179,7 +179,7 @@ class Machine:
 
 
 WAKE_S, START_S = 0.02, 0.2
-BUDGET_S = 3600.0  # client/guarantee/recovery.py
+BUDGET_S = 3600.0  # api/guarantee/recovery.py
 
 
 class Guardian:

@@ -1,6 +1,6 @@
 """One simulated local process: it drives a production program, answers its effects under virtual time, and can be killed.
 
-Signals follow the rules of `engine.runtime.interpreter`. Every effect is a step. Before an effect, while it is under way and
+Signals follow the rules of `promise.effects.interpreter`. Every effect is a step. Before an effect, while it is under way and
 after it, the process can die, be stopped or receive a signal.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.effects import base, cloud, workers
-from orchestrator.engine.effects.base import Now, Program, Report, Shield, Sleep
-from orchestrator.engine.effects.cloud import Delete, DeleteAll
-from orchestrator.engine.guardian import loop
-from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.errors import CloudError, Interrupted
-from orchestrator.ledger.clocks import Clocks
+from orchestrator.hosts.fleet import effects
+from orchestrator.promise import guardian
+from orchestrator.promise.effects import base, cloud
+from orchestrator.promise.effects.base import Now, Program, Report, Shield, Sleep
+from orchestrator.promise.effects.cloud import Delete, DeleteAll
+from orchestrator.promise.effects.interpreter import Abandoned
+from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.ledger.clocks import Clocks
 from tests.simulation.model.cloud_client import CALLS
 
 if TYPE_CHECKING:
@@ -245,12 +246,12 @@ class Process:
             together = ParallelCalls(self, token, len(effect.names))
             for index, name in enumerate(effect.names):
                 self.cloud.send(CLOUD["Delete"], Delete(name), (together, index))
-        elif kind.__module__ == workers.__name__:
+        elif kind.__module__ == effects.__name__:
             self.world.ask_workers(self, effect, token)
-        elif kind is loop.Recover:
+        elif kind is guardian.Recover:
             assert self.guardian is not None
             self.guardian.recover(self, token)
-        elif kind is loop.TakeGuardianLock:
+        elif kind is guardian.TakeGuardianLock:
             assert self.guardian is not None
             self.answer_later(MICRO_S, token, self.guardian.take_lock(self), None)
         elif kind is base.StartGuardian or kind is base.Make:

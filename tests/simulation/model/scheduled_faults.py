@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.emulator.model.records import Node
+    from cloud_tpu_emulator.model.records import Node
     from tests.simulation.model.hosts import Worker
     from tests.simulation.model.machine import Machine
     from tests.simulation.model.process import Process

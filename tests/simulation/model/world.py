@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from orchestrator.core.lease.access import NO_WISH
-from orchestrator.core.lease.cloud_api import Capabilities, Timings, emulated
-from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.emulator.model.records import Settings
-from orchestrator.emulator.supply import Capacity, ClosedQueue, Quota
-from orchestrator.engine.runtime.interpreter import Abandoned
-from orchestrator.engine.slices.up_and_down import UpOutcome
+from cloud_tpu_emulator.model.records import Settings
+from cloud_tpu_emulator.model.supply import Capacity, ClosedQueue, Quota
 from orchestrator.errors import TpujobError
+from orchestrator.promise.effects.interpreter import Abandoned
+from orchestrator.promise.lease.access import NO_WISH
+from orchestrator.promise.lease.cloud_api import Capabilities, Timings, emulated
+from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.run.progress import Outcome
+from orchestrator.run.up_and_down import UpOutcome
 from tests.simulation.model import scheduled_faults
 from tests.simulation.model.cloud import FakeCloud
 from tests.simulation.model.cloud_client import CloudClient

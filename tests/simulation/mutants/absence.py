@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.core.lease import absence
-from orchestrator.core.lease.absence import Verdict
-from orchestrator.core.lease.cloud_api import CREATE, Listing, Operation, SliceName, SliceState, SliceView
-from orchestrator.core.lease.lease import Settled
-from orchestrator.engine.effects.base import Now
-from orchestrator.engine.leases import obligations, recover, release
 from orchestrator.errors import AlreadyExists, AuthError, CloudError, CloudUnavailable
 from orchestrator.places.gke import stay
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import NotFound, Rows, path_of
+from orchestrator.promise import obligations, recover, release
+from orchestrator.promise.effects.base import Now
+from orchestrator.promise.lease import absence
+from orchestrator.promise.lease.absence import Verdict
+from orchestrator.promise.lease.cloud_api import CREATE, Listing, Operation, SliceName, SliceState, SliceView
+from orchestrator.promise.lease.lease import Settled
 from orchestrator.run import finish, restart
 from orchestrator.run import program as run
 from tests.simulation.model.cluster import ClusterPlan

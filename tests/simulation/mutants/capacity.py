@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.core.lease import absence, access, claim_labels
-from orchestrator.core.lease.access import AccessWish, Route, Via
-from orchestrator.core.lease.lease import Lease, LoginGranted, Mode, Purpose
-from orchestrator.engine.effects.base import Now, ReadLease, Record
-from orchestrator.engine.effects.cloud import GrantLogin
-from orchestrator.engine.leases import recover, release, renewal
-from orchestrator.engine.provision import acquire, candidate_search
 from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.vms import stay
+from orchestrator.promise import recover, release, renewal
+from orchestrator.promise.effects.base import Now, ReadLease, Record
+from orchestrator.promise.effects.cloud import GrantLogin
+from orchestrator.promise.lease import absence, access, claim_labels
+from orchestrator.promise.lease.access import AccessWish, Route, Via
+from orchestrator.promise.lease.lease import Lease, LoginGranted, Mode, Purpose
+from orchestrator.promise.obtain import acquire, candidate_search
 from orchestrator.run import finish, restart
 from orchestrator.run import program as run
 from tests.simulation.model.faults import FOREVER, cloud_fault

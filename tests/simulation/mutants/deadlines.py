@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.cloud_api import SliceState
-from orchestrator.core.lease.lease import Held, LeaseState
-from orchestrator.engine.effects.base import Now, ReadLease, Record, Unlock
-from orchestrator.engine.effects.cloud import Get
-from orchestrator.engine.leases import release, renewal
-from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable, Vanished
 from orchestrator.places.vms import stay
+from orchestrator.promise import release, renewal
+from orchestrator.promise.effects.base import Now, ReadLease, Record, Unlock
+from orchestrator.promise.effects.cloud import Get
+from orchestrator.promise.lease import claim_labels
+from orchestrator.promise.lease.cloud_api import SliceState
+from orchestrator.promise.lease.lease import Held, LeaseState
+from orchestrator.promise.obtain import acquire
 from orchestrator.run import collection, finish, program
 from orchestrator.run.progress import JobProgress
 from tests.simulation.model.faults import FOREVER, cloud_fault

@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.core.lease import absence, claim_labels
-from orchestrator.core.lease.cloud_api import Listing
-from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Sent
-from orchestrator.core.text import names
-from orchestrator.engine.effects.base import Lock, Now, Record, StartGuardian
-from orchestrator.engine.effects.cloud import Create
-from orchestrator.engine.leases import gc, release
-from orchestrator.engine.leases.gc import collect_garbage
-from orchestrator.engine.provision import acquire, candidate_search
 from orchestrator.errors import CloudUnavailable
+from orchestrator.promise import gc, release
+from orchestrator.promise.effects.base import Lock, Now, Record, StartGuardian
+from orchestrator.promise.effects.cloud import Create
+from orchestrator.promise.gc import collect_garbage
+from orchestrator.promise.lease import absence, claim_labels
+from orchestrator.promise.lease.cloud_api import Listing
+from orchestrator.promise.lease.lease import Created, CreateRefused, Intent, Sent
+from orchestrator.promise.obtain import acquire, candidate_search
+from orchestrator.text import names
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.faults import FaultPlan, cloud_fault
 from tests.simulation.model.world import GC_ONLY, NO_LAYER, ZONES, Result, Violation, World

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.engine.effects.base import Effect
+from orchestrator.promise.effects.base import Effect
 from tests.simulation.model.faults import FaultPlan
 from tests.simulation.model.world import RACE_ZONES, WATCHDOG_ONLY, ZONES, Layers, Result, Violation, World
 from tests.simulation.oracle.invariants import Invariant

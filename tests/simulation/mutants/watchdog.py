@@ -5,14 +5,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.core.lease.lease import LeaseState
-from orchestrator.engine.effects.base import Now, Record
-from orchestrator.engine.guardian import loop
-from orchestrator.engine.leases import recover, renewal, server_time
-from orchestrator.engine.provision import acquire
-from orchestrator.ledger import clocks
-from orchestrator.ledger.clocks import Clocks
-from orchestrator.vm import watchdog
+from orchestrator.promise import guardian, recover, renewal, server_time, watchdog
+from orchestrator.promise.effects.base import Now, Record
+from orchestrator.promise.lease.lease import LeaseState
+from orchestrator.promise.ledger import clocks
+from orchestrator.promise.ledger.clocks import Clocks
+from orchestrator.promise.obtain import acquire
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, WATCHDOG_ONLY
 from tests.simulation.mutants.registry import (
@@ -146,7 +144,7 @@ def timer_beside_runs() -> Plays:
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
-@replaces(recover, "release_reason", "deaths_guardian_only", also=loop)
+@replaces(recover, "release_reason", "deaths_guardian_only", also=guardian)
 def down_is_ignored(real: Any, lease: Any, **how: Any) -> Any:
     """Recovery ignores leases in the state DOWN."""
     return None if lease.state is LeaseState.DOWN else real(lease, **how)
@@ -161,7 +159,7 @@ async def full_disk_blocks_recovery(_: Any, event: Any) -> None:
 @mutant("held_guardian_only")
 def guardian_ignores_held() -> Any:
     """The guardian ignores held slices."""
-    return patch.object(loop, "TakeGuardianLock", lambda: NoEffect(answer=False))
+    return patch.object(guardian, "TakeGuardianLock", lambda: NoEffect(answer=False))
 
 
 @mutant("timer_beside_runs")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.emulator.model.records import Node, QueuedResource, State
-from orchestrator.engine.provision.drafts import Draft
+from cloud_tpu_emulator.model.records import Node, QueuedResource, State
+from orchestrator.promise.obtain.drafts import Draft
 from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import Window
 from tests.simulation.oracle.periods import (

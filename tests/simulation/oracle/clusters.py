@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.lease import Detached, Down, Gone, Intent, Lease, LeaseEvent, LeaseState, Ready
 from orchestrator.errors import DeadlineExceeded, Interrupted
+from orchestrator.promise.lease.lease import Detached, Down, Gone, Intent, Lease, LeaseEvent, LeaseState, Ready
 from orchestrator.run.progress import Outcome
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.jobsets import JobSet, Owned, Pod

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.lease import Lease
-from orchestrator.emulator.model.records import Node
+from cloud_tpu_emulator.model.records import Node
 from orchestrator.errors import CloudError, CloudUnavailable
+from orchestrator.promise.lease.lease import Lease
 from tests.simulation.model.faults import covers
 from tests.simulation.oracle.invariants import Invariant
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.access import Route
+    from orchestrator.promise.lease.access import Route
     from tests.simulation.model.world import World
     from tests.simulation.oracle.claims import Claim, Resource
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.lease import (
+from cloud_tpu_emulator.model.records import Node, QueuedResource
+from orchestrator.promise.lease.lease import (
     Detached,
     Down,
     Extended,
@@ -20,7 +21,6 @@ from orchestrator.core.lease.lease import (
     LeaseState,
     Ready,
 )
-from orchestrator.emulator.model.records import Node, QueuedResource
 from tests.simulation.oracle import bounds, claims, periods
 from tests.simulation.oracle.claims import (
     DEADLINE,

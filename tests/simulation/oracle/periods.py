@@ -1,6 +1,6 @@
 """Times that the bounds are made of: those of the table of promises and of the layers, and what slowed a layer in this world.
 
-Every value is that of `orchestrator.promises` or of the documentation, never of the code under test. Layers are slowed by
+Every value is that of `orchestrator.drill.bounds` or of the documentation, never of the code under test. Layers are slowed by
 outages, failed calls, slow deletes and dead workers.
 """
 
@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator import promises
+from orchestrator.drill import bounds
 from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import Window
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 NEVER = 1e18
-COMMAND_OWN_S = promises.seconds("command")  # C0: the command itself
-GUARDIAN_OWN_S = promises.seconds("guardian")  # C1
-GC_OWN_S = promises.seconds("gc")  # C7: one run of gc
-POLL_MOST_S = promises.LOOK_S  # between two looks of a teardown that waits for a late create or an unreachable API
+COMMAND_OWN_S = bounds.seconds("command")  # C0: the command itself
+GUARDIAN_OWN_S = bounds.seconds("guardian")  # C1
+GC_OWN_S = bounds.seconds("gc")  # C7: one run of gc
+POLL_MOST_S = bounds.LOOK_S  # between two looks of a teardown that waits for a late create or an unreachable API
 RELEASE_S = 590.0  # a command waits for the proof
 GUARDIAN_POLL_S = 20.0
 STALL_S = 60.0  # a worker that sends nothing for so long is given up
@@ -60,7 +60,7 @@ class Periods:
     watchdog_s: float  # C3: its own time, beyond the periods
 
 
-TERMS = {  # field → its term in `orchestrator.promises`
+TERMS = {  # field → its term in `orchestrator.drill.bounds`
     "heartbeat_s": "heartbeat",
     "poll_s": "poll",
     "ttl_s": "ttl",
@@ -78,7 +78,7 @@ TERMS = {  # field → its term in `orchestrator.promises`
 
 @functools.cache
 def _periods(speed: float) -> Periods:
-    return Periods(**{field: promises.seconds(term, speed) for field, term in TERMS.items()})
+    return Periods(**{field: bounds.seconds(term, speed) for field, term in TERMS.items()})
 
 
 def periods(world: World) -> Periods:

@@ -13,19 +13,19 @@ from random import Random
 from typing import Any
 
 from orchestrator.catalog import gke
-from orchestrator.core.jobfile.cluster import ClusterTarget
-from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.text import names
-from orchestrator.engine.effects.base import Lock
-from orchestrator.engine.provision.drafts import Draft
+from orchestrator.job.keys.cluster import ClusterTarget
 from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, documents, labels_of
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.place import STATES, Phase
+from orchestrator.promise.effects.base import Lock
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest
+from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
+from orchestrator.text import names
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld, PodJob
 from tests.simulation.model.faults import FOREVER

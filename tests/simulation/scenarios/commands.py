@@ -8,29 +8,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease import access, claim_labels
-from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via
-from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
-from orchestrator.core.text import names
-from orchestrator.emulator.model.records import Node
-from orchestrator.engine.effects.base import Lock, Shield
-from orchestrator.engine.leases.gc import collect_garbage
-from orchestrator.engine.leases.standing import record_cancel
-from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
-from orchestrator.engine.slices.up_and_down import UpRequest, down, extend, up
+from cloud_tpu_emulator.model.records import Node
 from orchestrator.errors import CloudError, DeadlineExceeded, ExternalAddressRefused, Interrupted
+from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.places.place import STATES, Phase
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
-from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.promise.effects.base import Lock, Shield
+from orchestrator.promise.gc import collect_garbage
+from orchestrator.promise.lease import access, claim_labels
+from orchestrator.promise.lease.access import AccessWish, ProjectRules, Route, Via
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest
+from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
+from orchestrator.promise.obtain.drafts import Draft
+from orchestrator.promise.obtain.startup_script import startup_script, watchdog_config
+from orchestrator.promise.standing import record_cancel
 from orchestrator.run.collection import UncollectedRun, collect_again
 from orchestrator.run.job_run import JobRun, Lane, release_lane
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
+from orchestrator.run.up_and_down import UpRequest, down, extend, up
+from orchestrator.text import names
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.fleet import SimSavedWork, SimStartRequest
 from tests.simulation.model.machine import command
@@ -75,7 +75,7 @@ def drafts(
     run: str | None = None,
     maker: Process | None = None,
 ) -> tuple[Draft, ...]:
-    """Return drafts as `engine.provision.drafts` makes them, without files and keys. `maker`: the command, once it runs."""
+    """Return drafts as `promise.obtain.drafts` makes them, without files and keys. `maker`: the command, once it runs."""
     now, anchor = (maker or world.laptop).now(), world.laptop.clocks._anchor(world.cloud_kind)
     if maker is None and not anchor.sure and anchor.ahead_s is not None:
         now = (
@@ -276,7 +276,7 @@ def start_collector(world: World, process: Process, job: JobRun) -> None:
 
 
 def type_collect(world: World) -> None:
-    """Type `tpujob collect` for every run whose results wait on a slice (client/jobs/results.py)."""
+    """Type `tpujob collect` for every run whose results wait on a slice (api/jobs/results.py)."""
     machine = world.laptop
     for lease in machine.ledger.open_leases():
         for attempt in machine.ledger.attempts.values():
@@ -321,7 +321,7 @@ def type_down(world: World) -> None:
 
 
 async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
-    """As client/slices/down.py does: first the named slices, then recovery."""
+    """As api/slices/down.py does: first the named slices, then recovery."""
     await down(leases, world.capabilities, reason="tpujob down")
     await command(world, None, look=False)
 
@@ -337,7 +337,7 @@ def type_cancel(world: World) -> None:
 
 
 async def cancel(world: World, run: str) -> None:
-    """As client/jobs/ending.py does: the end of the run is recorded, then its slices are released."""
+    """As api/jobs/ending.py does: the end of the run is recorded, then its slices are released."""
     await record_cancel(run)
     if leases := tuple(lease for lease in world.laptop.ledger.open_leases() if lease.run == run):
         await down(leases, world.capabilities, reason=CANCEL)

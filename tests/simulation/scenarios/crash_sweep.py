@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.lease.access import AccessWish
+from orchestrator.promise.lease.access import AccessWish
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from orchestrator.core.lease.access import NO_WISH, AccessWish
+from orchestrator.promise.lease.access import NO_WISH, AccessWish
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import SPEED, ZONES, Layers, World
 from tests.simulation.scenarios import commands

@@ -15,10 +15,10 @@ from orchestrator.cli import completion, console, help_text, main, typer_app
 from orchestrator.cli import dispatch as dispatching
 from orchestrator.cli.command_table import COMMANDS, GROUPS, LIGHT, function_of, load
 from orchestrator.cli.completion import PLAIN
-from orchestrator.core.lease.lease import Intent
-from orchestrator.core.lease.run_and_attempt import Attempt, Began, RunRecord
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.ledger.rows import SweepRecord
+from orchestrator.promise.lease.lease import Intent
+from orchestrator.promise.lease.run_and_attempt import Attempt, Began, RunRecord
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.promise.ledger.rows import SweepRecord
 from tests import ROOT
 from tests.leases import lease_and_request
 from tests.unit.test_shipped_python import CLOUD_AND_SSH, MAIN, SCIENCE, heavy, imported
@@ -345,4 +345,4 @@ def test_a_completion_imports_neither_cloud_nor_ssh_nor_what_reads_job_files(
     monkeypatch.setenv("_TPUJOB_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split())))
-    assert heavy(imported(MAIN), CLOUD_AND_SSH | SCIENCE | {"rich", "orchestrator.core.jobfile.keys"}) == []
+    assert heavy(imported(MAIN), CLOUD_AND_SSH | SCIENCE | {"rich", "orchestrator.job.keys.job_spec"}) == []

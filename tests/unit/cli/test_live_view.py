@@ -17,13 +17,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from orchestrator.api.session.events import (
+    Bar,
+    Failure,
+    LogLines,
+    Metrics,
+    Notice,
+    Progress,
+    Running,
+    WorkerEnded,
+    Workers,
+)
+from orchestrator.api.session.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.cli import live_view
 from orchestrator.cli.live_view import JobLine, LiveView, others_text
 from orchestrator.cli.renderer import ACTION, Console
-from orchestrator.client.events import Bar, Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
-from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
-from orchestrator.core.text.parsing import NotFinite
 from orchestrator.places.tpu.api.calls import CALL_LOG, logged
+from orchestrator.text.parsing import NotFinite
 from tests import ROOT
 from tests.waiting import HANG_S, Clock, until
 
@@ -321,7 +331,7 @@ def test_the_others_are_one_line(others: Others, text: str) -> None:
 PROGRAM = """
 import time
 from orchestrator.cli.console import console
-from orchestrator.client.events import *
+from orchestrator.api.session.events import *
 c = console()
 c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))
 c.show(LogLines(0, ("first",)))
@@ -367,7 +377,7 @@ class Terminal:
 LONG = """
 import sys
 from orchestrator.cli.console import console, emit_wrapped
-from orchestrator.client.events import LogLines, Notice
+from orchestrator.api.session.events import LogLines, Notice
 console().show(LogLines(10, (
     "loss is 0.25 and the accuracy   of the " + "word " * 9, "    indented", "/a path/" + "long" * 9 + "er" * 30)))
 console().show(Notice("hint", "type `tpujob collect x6qn33t5b8 --all`, and it is this which " + "comes home " * 3))
@@ -411,7 +421,7 @@ def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> 
 MANY = """
 from pathlib import Path
 from orchestrator.cli.console import console
-from orchestrator.client.events import *
+from orchestrator.api.session.events import *
 c = console()
 c.show(Workers(64, Path("logs")))
 c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from orchestrator.api.slices.status import SliceRow, WaitingRun
 from orchestrator.cli.commands.slices.status import print_slices
 from orchestrator.cli.tables import print_table
-from orchestrator.client.slices.status import SliceRow, WaitingRun
 from tests.cli_fixture import Tpujob
 from tests.unit.places.stub_api import StubReply, stub_api
 

@@ -8,16 +8,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import NO_CLOUD
-from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.errors import DeadlineExceeded, Interrupted, RemoteError, TpujobError
+from orchestrator.hosts.fleet.crew import FleetStatus, StartRequest
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.transfer import collect
+from orchestrator.hosts.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
 from orchestrator.places.local.crew import LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.places.local.place import LocalStay
 from orchestrator.places.place import STATES, Phase
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.port import FleetStatus, StartRequest
-from orchestrator.remote.transfer import collect
-from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
+from orchestrator.promise.lease.cloud_api import NO_CLOUD
+from orchestrator.promise.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
@@ -73,7 +73,7 @@ def test_only_a_phase_that_runs_is_asked_to_end(crew: LocalCrew) -> None:
 def test_more_files_than_an_index_may_list_wait_with_the_reason(
     crew: LocalCrew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.remote.transfer.collector.INDEX_BYTES", 100)
+    monkeypatch.setattr("orchestrator.hosts.transfer.collector.INDEX_BYTES", 100)
     collected = collected_by(crew, tmp_path)
     [waiting] = collected.waiting
     assert (waiting.path, collected.files) == (collect.EVERYTHING, ())

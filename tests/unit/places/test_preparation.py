@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.jobfile import keys
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.text.scripts import Environment
 from orchestrator.errors import JobSpecError
+from orchestrator.job.keys import job_spec
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.code import check_files, check_python, survey
 from orchestrator.places.preparation.phases import Emulation, phases, pod_scripts
 from orchestrator.places.preparation.requirements import warnings
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.text.scripts import Environment
 from tests.leases import lease_and_request
 from tests.waiting import HANG_S
 
@@ -39,7 +39,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def problems(job: Path, text: str) -> list[str]:
-    spec = keys.load(text, path="job.yaml")
+    spec = job_spec.load(text, path="job.yaml")
     try:
         check_files(spec, survey(spec, job))
     except JobSpecError as error:
@@ -87,7 +87,7 @@ def test_what_a_command_needs_and_no_worker_gets_is_refused_at_its_line(job: Pat
 
 def test_what_is_shipped_has_no_key_where_there_is_no_job_file(job: Path) -> None:
     with pytest.raises(JobSpecError) as caught:
-        check_files(spec := keys.from_values({"command": ["python3", "0"], "code": "src"}), survey(spec, job))
+        check_files(spec := job_spec.from_values({"command": ["python3", "0"], "code": "src"}), survey(spec, job))
     place = f"the directory that is shipped ({job.parent / 'src'})"
     assert caught.value.problems == [
         f"command: `0` is not in {place}, where the commands of the job start; make it there"
@@ -126,7 +126,7 @@ RUN = RunRecord("r1", "job", "job.yaml", "google", 0.0, "runs/job-r1")
 
 
 def read(directory: Path, text: str, **extra: str | None) -> Environment:
-    spec = keys.load(f"command: 'true'\n{text}\n", path="job.yaml")
+    spec = job_spec.load(f"command: 'true'\n{text}\n", path="job.yaml")
     return requirements.read(spec, directory / "job.yaml", **extra)
 
 
@@ -211,7 +211,7 @@ def test_a_path_that_a_worker_may_have_is_its_own(tmp_path: Path, line: str) -> 
 
 
 def scripts_of(directory: Path, text: str, emulation: Emulation | None) -> list[str]:
-    spec = keys.load(text, path="job.yaml")
+    spec = job_spec.load(text, path="job.yaml")
     made = phases(spec, RUN, shipment=None, env={}, emulation=emulation, job_path=directory / "job.yaml")
     return [phase.request.text for phase in made]  # type: ignore[attr-defined]
 
@@ -239,7 +239,7 @@ def test_an_emulated_training_without_requirements_needs_no_setup(tmp_path: Path
 
 def test_an_emulated_training_on_another_python_than_the_one_that_has_torch_is_refused() -> None:
     other = f"3.{sys.version_info.minor + 1}"
-    spec = keys.load(f'train: {{}}\npython: "{other}"\n', path="job.yaml")
+    spec = job_spec.load(f'train: {{}}\npython: "{other}"\n', path="job.yaml")
     check_python(spec, "google")
     with pytest.raises(JobSpecError, match="emulated workers train with the torch of tpujob's own Python"):
         check_python(spec, "emulated")
@@ -277,7 +277,7 @@ def test_a_job_that_would_not_use_the_tpu_is_named_before_the_create(
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     found = warnings(
-        keys.load(f"{job}code: .\n" if "train:" not in job else job, path="job.yaml"), tmp_path / "job.yaml"
+        job_spec.load(f"{job}code: .\n" if "train:" not in job else job, path="job.yaml"), tmp_path / "job.yaml"
     )
     assert len(found) == len(said) and all(part in line for part, line in zip(said, found, strict=True)), found
 
@@ -286,7 +286,7 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
     lease = replace(lease_and_request().lease, accelerator_type="v5litepod-16")
     run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
     (main,) = phases(
-        keys.load("command: 'true'\n", path="job.yaml"),
+        job_spec.load("command: 'true'\n", path="job.yaml"),
         run,
         shipment=None,
         env={},
@@ -302,7 +302,7 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
 
 def main_script(directory: Path, text: str, emulation: Emulation | None = None) -> str:
     run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(directory))
-    spec = keys.load(text, path="job.yaml")
+    spec = job_spec.load(text, path="job.yaml")
     *_, main = phases(spec, run, shipment=None, env={}, emulation=emulation, job_path=directory / "job.yaml")
     return main.request(Attempt("r1-1", "r1"), lease_and_request().lease, ("10.0.0.2",), "10.0.0.2:8476").script
 
@@ -320,7 +320,7 @@ def test_they_are_not_sampled_where_the_job_says_so_or_where_the_tpu_is_emulated
 
 
 def pod_scripts_of(directory: Path, text: str) -> dict[str, str]:
-    spec = keys.load(f"on: gke\n{text}", path="job.yaml")
+    spec = job_spec.load(f"on: gke\n{text}", path="job.yaml")
     return dict(pod_scripts(spec, code_id=None, job_path=directory / "job.yaml"))
 
 
@@ -395,7 +395,7 @@ def test_on_the_cpu_of_the_emulator_accelerate_alone_finds_its_rank_on_the_host(
 def test_requirements_for_a_tpu_are_those_without_one_only_where_it_is_emulated(
     tmp_path: Path, emulation: Emulation | None, asked: str
 ) -> None:
-    spec = keys.load("command: ls\nrequirements: ['jax[tpu]']\n", path="job.yaml")
+    spec = job_spec.load("command: ls\nrequirements: ['jax[tpu]']\n", path="job.yaml")
     run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
     setup, _ = phases(spec, run, shipment=None, env={}, emulation=emulation, job_path=tmp_path / "job.yaml")
     script = setup.request(Attempt("r1-1", "r1"), lease_and_request().lease, ("10.0.0.2",), "10.0.0.2:8476").script
@@ -411,7 +411,7 @@ def test_requirements_for_a_tpu_are_those_without_one_only_where_it_is_emulated(
 def test_the_sample_of_mnist_is_shipped_where_the_training_may_fall_back_on_it(
     tmp_path: Path, train: str, emulated: bool, shipped: bool
 ) -> None:
-    found = survey(keys.load(f"train: {train}\n", path="job.yaml"), tmp_path / "job.yaml", emulated=emulated)
+    found = survey(job_spec.load(f"train: {train}\n", path="job.yaml"), tmp_path / "job.yaml", emulated=emulated)
     names = set(found.entries)
     assert "payload/data/sources.py" in names and "train.json" in names
     samples = {name for name in names if "/mnist_sample/" in name}
@@ -420,7 +420,7 @@ def test_the_sample_of_mnist_is_shipped_where_the_training_may_fall_back_on_it(
 
 def test_on_a_cluster_the_sample_is_shipped_only_where_it_was_asked_for(tmp_path: Path) -> None:
     def shipped(train: str) -> bool:
-        found = survey(keys.load(f"on: gke\ntrain: {train}\n", path="job.yaml"), tmp_path / "job.yaml")
+        found = survey(job_spec.load(f"on: gke\ntrain: {train}\n", path="job.yaml"), tmp_path / "job.yaml")
         return found is not None and any("/mnist_sample/" in name for name in found.entries)
 
     assert shipped("{fallback: sample}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.lease.lease import (
+from orchestrator.promise.lease.lease import (
     Created,
     CreateRefused,
     Down,
@@ -25,7 +25,7 @@ from orchestrator.core.lease.lease import (
     Sent,
     Settled,
 )
-from orchestrator.core.lease.run_and_attempt import (
+from orchestrator.promise.lease.run_and_attempt import (
     Attempt,
     AttemptEnded,
     AttemptState,
@@ -35,8 +35,7 @@ from orchestrator.core.lease.run_and_attempt import (
     RunRecord,
     Tried,
 )
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import costs
+from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.money.spending import (
     Bill,
     By,
@@ -50,6 +49,7 @@ from orchestrator.report.money.spending import (
     clouds,
     stretches,
 )
+from orchestrator.report.rows import costs
 from tests.leases import lease_and_request
 
 T0 = 1_000_000.0

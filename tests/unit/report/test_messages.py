@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.absence import Verdict
-from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.lease.lease import Intent, Lease, LeaseChange, LeaseState
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptChange, Began, RunRecord, WorkerEnd
-from orchestrator.core.text.units import day_clock
-from orchestrator.engine.leases.release import Released
-from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
-from orchestrator.report import results, worker_ends
+from orchestrator.hosts.transfer.collect import CollectedFile, CollectResult, Problem
+from orchestrator.promise.lease.absence import Verdict
+from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import Intent, Lease, LeaseChange, LeaseState
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptChange, Began, RunRecord, WorkerEnd
+from orchestrator.promise.release import Released
+from orchestrator.report import results
 from orchestrator.report.files.artifact_files import TAIL_BYTES
 from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert, unproven_head
-from orchestrator.report.worker_ends import MOST_GROUPS, WorkerReport, first_failures, lines, reports
+from orchestrator.report.rows import worker_ends
+from orchestrator.report.rows.worker_ends import MOST_GROUPS, WorkerReport, first_failures, lines, reports
 from orchestrator.run.progress import Outcome
+from orchestrator.text.units import day_clock
 from tests.leases import lease_and_request
 from tests.unit.report.page.world import plain_run
 

@@ -10,21 +10,38 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import emulated
-from orchestrator.core.lease.lease import CANCEL, Detached, Down, Intent, Lease, LeaseState, Mode, Purpose, Ready, Sent
-from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Began, Leased, has_uncollected_results
-from orchestrator.engine.effects.base import StoodStill
-from orchestrator.engine.effects.cloud import GetGuestAttributes
-from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.engine.slices.up_and_down import down, extend
 from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
+from orchestrator.hosts.transfer.collect import CollectionProgress, CollectResult, Problem
 from orchestrator.places.place import End, Standing
-from orchestrator.remote.transfer.collect import CollectionProgress, CollectResult, Problem
+from orchestrator.promise.effects.base import StoodStill
+from orchestrator.promise.effects.cloud import GetGuestAttributes
+from orchestrator.promise.lease.cloud_api import emulated
+from orchestrator.promise.lease.lease import (
+    CANCEL,
+    Detached,
+    Down,
+    Intent,
+    Lease,
+    LeaseState,
+    Mode,
+    Purpose,
+    Ready,
+    Sent,
+)
+from orchestrator.promise.lease.run_and_attempt import (
+    AttemptEnded,
+    AttemptState,
+    Began,
+    Leased,
+    has_uncollected_results,
+)
+from orchestrator.promise.recover import close_attempts, recover
 from orchestrator.run.collection import UncollectedRun, collect_again, progress_text
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
+from orchestrator.run.up_and_down import down, extend
 from tests.leases import lease_and_request
 from tests.simulation.model.bench import CAN, Bench, Crash, asking, attachment, held, job
 from tests.simulation.model.cloud_client import CloudClient

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import (
+from orchestrator.errors import PayloadFailed, TeardownUnproven, Unreachable
+from orchestrator.hosts.fleet.effects import StartPhase
+from orchestrator.promise.lease.lease import (
     Down,
     Held,
     HeldFor,
@@ -19,12 +21,10 @@ from orchestrator.core.lease.lease import (
     apply,
     release_reason,
 )
-from orchestrator.core.lease.run_and_attempt import AttemptState, has_uncollected_results
-from orchestrator.engine.effects.workers import StartPhase
-from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.recover import recover
-from orchestrator.errors import PayloadFailed, TeardownUnproven, Unreachable
-from orchestrator.report import costs
+from orchestrator.promise.lease.run_and_attempt import AttemptState, has_uncollected_results
+from orchestrator.promise.obligations import Obligations
+from orchestrator.promise.recover import recover
+from orchestrator.report.rows import costs
 from orchestrator.run.job_run import JobRun, Lane, release_lane
 from orchestrator.run.program import run_job
 from tests.leases import ZONE, lease_and_request, queued

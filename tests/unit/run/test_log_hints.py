@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.run_and_attempt import RunRecord
-from orchestrator.core.lease.run_spec import RunSpec
+from orchestrator.promise.lease.run_and_attempt import RunRecord
+from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.run.finish import LEND, NO_CUDA, NO_KEYBOARD, ONE_MACHINE, hint
 
 WORK = "/home/me/tpujob/runs/7q2m4x1pzt-1/work"

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
-from orchestrator.core.lease.lease import Extended, LeaseState
-from orchestrator.core.text.units import format_duration
-from orchestrator.engine.leases.standing import check_slice
-from orchestrator.engine.provision.acquire import acquire
-from orchestrator.engine.provision.drafts import Draft
-from orchestrator.report import costs
-from orchestrator.report import whole_run as attempt_reports
+from orchestrator.promise.lease.cloud_api import SliceName, SliceState, SliceView
+from orchestrator.promise.lease.lease import Extended, LeaseState
+from orchestrator.promise.obtain.acquire import acquire
+from orchestrator.promise.obtain.drafts import Draft
+from orchestrator.promise.standing import check_slice
 from orchestrator.report.messages import outcome_lines
+from orchestrator.report.rows import costs
+from orchestrator.report.rows import whole_run as attempt_reports
 from orchestrator.run.job_run import JobRun
+from orchestrator.text.units import format_duration
 from tests.leases import ZONE, lease_and_request
 from tests.simulation.model.bench import CAN, Bench, asking, job
 from tests.simulation.model.cloud_client import CloudClient

@@ -12,17 +12,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.core.lease.lease import Down, Intent, LeaseState, NotAllowed, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, RunRecord, WorkerEnd
-from orchestrator.engine.effects.base import Report, StoodStill
-from orchestrator.engine.leases.standing import record_cancel
 from orchestrator.errors import AuthError, Canceled, DeadlineExceeded, PayloadFailed, Unreachable, Vanished
-from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.hosts.fleet.crew import FleetStatus
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.places.place import End, Standing
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.port import FleetStatus
+from orchestrator.promise.effects.base import Report, StoodStill
+from orchestrator.promise.lease.lease import Down, Intent, LeaseState, NotAllowed, Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, Began, RunRecord, WorkerEnd
+from orchestrator.promise.ledger.file import LedgerUnavailable
+from orchestrator.promise.standing import record_cancel
 from orchestrator.run import finish
 from orchestrator.run.monitor import SETTLE_S, Silence, monitor
 from tests.leases import ZONE, lease_and_request, queued

@@ -18,7 +18,7 @@ from tests.cli_fixture import kill_all
 from tests.waiting import HANG_S, until
 
 PREFIX = b"tpujob:"
-HEADER = struct.Struct(">cII")  # of a frame of vm/serve.py
+HEADER = struct.Struct(">cII")  # of a frame of vm/agent/serve.py
 
 
 def parsed(line: bytes) -> dict[str, Any]:

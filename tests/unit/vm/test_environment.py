@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.text.scripts import Environment
-from orchestrator.emulator.vms import pythons
-from orchestrator.vm import environment
-from orchestrator.vm import environment_tools as tools
+from cloud_tpu_emulator.vms import pythons
+from orchestrator.text.scripts import Environment
+from orchestrator.vm.environment import environment
+from orchestrator.vm.environment import tools as tools
 from tests import ROOT
 from tests.waiting import HANG_S, until
 from tests.wheels import wheel

@@ -14,10 +14,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.core.text import scripts
-from orchestrator.remote.ssh import agent
-from orchestrator.vm import chips, stream
-from orchestrator.vm.stream import MetricsTail
+from orchestrator.hosts.ssh import agent
+from orchestrator.text import scripts
+from orchestrator.vm.agent import chips, stream
+from orchestrator.vm.agent.stream import MetricsTail
 from tests.unit.vm.conftest import Worker
 from tests.waiting import HANG_S, until
 

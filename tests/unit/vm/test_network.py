@@ -13,8 +13,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from orchestrator.vm import cloud_storage, egress, upload
-from orchestrator.vm.cloud_storage import ACCOUNT_PATH, TOO_LONG, Storage, Transient
+from orchestrator.vm.buckets import cloud_storage, upload
+from orchestrator.vm.buckets.cloud_storage import ACCOUNT_PATH, TOO_LONG, Storage, Transient
+from orchestrator.vm.environment import egress
 from tests.unit.places.stub_api import Request, StubApi, StubReply
 from tests.waiting import HANG_S, held_port, serving, until
 
@@ -165,7 +166,7 @@ def bucket(stub: StubApi) -> Bucket:
 
 @pytest.fixture
 def storage(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Storage:
-    monkeypatch.setattr("orchestrator.vm.cloud_storage.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("orchestrator.vm.buckets.cloud_storage.FIRST_PAUSE_S", 0.0)
     return Storage({"STORAGE_EMULATOR_HOST": bucket.address})
 
 

@@ -55,7 +55,7 @@ def test_all_artifacts_and_the_matching_files_of_the_work_directory_come(worker:
 
 @pytest.mark.parametrize("pattern", ["**/*.png", "**", "out", "o*"])
 def test_deep_patterns_and_directories_deeper_than_functions_may_call_each_other(run: Path, pattern: str) -> None:
-    from orchestrator.vm import pack
+    from orchestrator.vm.files import pack
 
     deep = "work/out" + 100 * "/x"
     (run / deep).mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_patterns_that_lead_out_are_refused(worker: Worker, run: Path, pattern: 
 def test_a_link_comes_as_the_file_that_it_names_wherever_that_is_and_any_other_harms_nothing(
     worker: Worker, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.vm import pack
+    from orchestrator.vm.files import pack
 
     artifacts = run / "artifacts"
     for file in (artifacts / "step9.pt", run / "work" / "step8.pt", tmp_path / "outside"):
@@ -123,7 +123,7 @@ def test_a_link_to_a_directory_of_the_job_brings_what_comes_by_no_other_way(work
 def test_a_directory_that_cannot_be_read_counts_where_a_pattern_names_it_or_takes_it_whole(
     run: Path, pattern: str, place: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.vm import pack
+    from orchestrator.vm.files import pack
 
     (run / place).mkdir(parents=True)
     listed = os.listdir
@@ -143,7 +143,7 @@ def test_a_directory_that_cannot_be_read_counts_where_a_pattern_names_it_or_take
 def test_what_vanishes_while_it_is_looked_at_is_nothing_and_what_came_in_its_place_is_found(
     run: Path, pattern: str, gone: str
 ) -> None:
-    from orchestrator.vm import pack
+    from orchestrator.vm.files import pack
 
     top, _, inside = pattern.partition("/")
     for name in ("0/a", "0/b", "1/a"):
@@ -188,7 +188,7 @@ def test_only_requested_files_are_sent(worker: Worker, run: Path) -> None:
 def test_a_worker_that_hashes_a_large_file_sends_progress(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from orchestrator.vm import pack
+    from orchestrator.vm.files import pack
 
     (large := run / "artifacts" / "large").write_bytes(bytes(3 << 20))
     assert next(pack.rows(str(run), [], lambda count: os.utime(large, (count, count))))["changing"]
@@ -200,7 +200,7 @@ def test_a_worker_that_hashes_a_large_file_sends_progress(
 
 
 def test_a_file_that_is_refused_for_its_size_is_not_read(run: Path) -> None:
-    from orchestrator.vm import pack
+    from orchestrator.vm.files import pack
 
     read: list[int] = []
     for name, size_bytes in (("large", 3 << 20), ("small", 10)):
@@ -211,7 +211,7 @@ def test_a_file_that_is_refused_for_its_size_is_not_read(run: Path) -> None:
 
 
 def test_a_file_that_is_gone_or_shorter_when_its_turn_comes_is_filled_up_and_its_hash_tells(run: Path) -> None:
-    from orchestrator.vm import pack
+    from orchestrator.vm.files import pack
 
     for name in ("gone", "longer", "pipe", "short", "unreadable"):
         (run / "artifacts" / name).write_bytes(b"x" * 1000)
@@ -328,7 +328,7 @@ def test_what_an_earlier_attempt_left_is_the_jobs_and_without_a_record_nothing_i
 
 
 def test_what_is_new_in_tmp_is_named_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.vm import beside
+    from orchestrator.vm.files import beside
 
     run, place = tmp_path / "run", tmp_path / "tmp"
     (run / "work").mkdir(parents=True)

@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.core.text.scripts import Environment
-from orchestrator.remote.ssh import agent
-from orchestrator.vm import pack
-from orchestrator.vm.cloud_storage import Storage
-from orchestrator.vm.pod_output import LONGEST_BYTES, NO_ROOM, NO_TIME, SMALL_BYTES, WORD, Output, Results
+from orchestrator.hosts.ssh import agent
+from orchestrator.text.scripts import Environment
+from orchestrator.vm.buckets.cloud_storage import Storage
+from orchestrator.vm.files import pack
+from orchestrator.vm.pod.output import LONGEST_BYTES, NO_ROOM, NO_TIME, SMALL_BYTES, WORD, Output, Results
 from tests.pods_fixture import Leap, program, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until

@@ -15,8 +15,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.vm import pod, pod_start
-from orchestrator.vm.pod_start import STAYS_S, Place
+from orchestrator.vm.pod import pod, start
+from orchestrator.vm.pod.start import STAYS_S, Place
 from tests.pods_fixture import request
 
 PLACE = {
@@ -60,8 +60,8 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
     found, before = Clock(), signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("TPUJOB_TERMINATION_LOG", str(tmp_path / "note"))
     monkeypatch.setattr(pod, "time", found)
-    monkeypatch.setattr(pod_start, "time", found)
-    monkeypatch.setattr(pod_start, "_resolve", lambda name, environ: "10.0.0.2")
+    monkeypatch.setattr(start, "time", found)
+    monkeypatch.setattr(start, "_resolve", lambda name, environ: "10.0.0.2")
     yield found
     signal.signal(signal.SIGTERM, before)
 
@@ -98,7 +98,7 @@ def test_one_that_stays_ends_on_sigterm(tmp_path: Path, clock: Clock) -> None:
 def test_a_pod_that_never_finds_the_others_says_which_and_until_when_it_has_waited(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_start, "_resolve", lambda name, environ: None)
+    monkeypatch.setattr(start, "_resolve", lambda name, environ: None)
     said: list[str] = []
     place = Place({**PLACE, "TPUJOB_SLICES": "3"})
     with pytest.raises(
@@ -122,7 +122,7 @@ def test_the_time_limit_stops_a_job_early_enough_to_end_it_and_to_send_its_resul
             raise InterruptedError
 
     clock.on_sleep = go_on
-    spec = importlib.util.find_spec("orchestrator.vm.pod_limits")
+    spec = importlib.util.find_spec("orchestrator.vm.pod.limits")
     own = importlib.util.module_from_spec(spec)  # in the other, threads of earlier tests still look at the time
     spec.loader.exec_module(own)
     vars(own).update(time=clock, threading=Mock(Lock=threading.Lock))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.remote.shipping.sending import BLOCK_BYTES, encoded
-from orchestrator.vm.store import Manifest
+from orchestrator.hosts.shipping.sending import BLOCK_BYTES, encoded
+from orchestrator.vm.files.store import Manifest
 from tests.unit.vm.conftest import Worker, parsed
 from tests.waiting import until
 

@@ -19,9 +19,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from orchestrator.vm import local, stream
-from orchestrator.vm.phases import PhaseFiles
-from orchestrator.vm.stream import BLOCK_BYTES, BoundedLog
+from orchestrator.vm.agent import local, stream
+from orchestrator.vm.agent.stream import BLOCK_BYTES, BoundedLog
+from orchestrator.vm.files.phases import PhaseFiles
 from tests import ROOT
 from tests.unit.vm.conftest import Worker, parsed
 from tests.waiting import HANG_S, until
@@ -302,7 +302,7 @@ def test_a_failed_setup_says_which_index_it_cannot_reach_and_a_failed_job_does_n
 
 WRITE = """
 import sys
-from orchestrator.vm.phases import PhaseFiles
+from orchestrator.vm.files.phases import PhaseFiles
 PhaseFiles("a1", "main", sys.argv[1]).write("stop.json", {"grace_s": 2})
 """
 
@@ -319,7 +319,7 @@ def test_two_processes_that_ask_a_phase_to_stop_do_not_disturb_each_other(
         for argv in others:
             subprocess.run(argv, cwd=ROOT, check=True)
 
-    monkeypatch.setattr("orchestrator.vm.phases.os.fsync", and_another_one)
+    monkeypatch.setattr("orchestrator.vm.files.phases.os.fsync", and_another_one)
     phase.write("stop.json", {"grace_s": 1})
     assert phase.read("stop.json") == {"grace_s": 1}
     assert [path.name for path in Path(phase.dir).iterdir()] == ["stop.json"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.core.lease.cloud_api import GOOGLE
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
-from orchestrator.vm import watchdog
+from orchestrator.promise import watchdog
+from orchestrator.promise.lease.cloud_api import GOOGLE
 
 EPOCH = 1_800_000_000
 NODE = "projects/p/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"

@@ -9,14 +9,14 @@ from urllib.parse import quote, urlencode
 
 import yaml
 
+from orchestrator.api.session.arguments import seconds
 from orchestrator.cli import completion
 from orchestrator.cli.commands.emulator.daemon import ask
 from orchestrator.cli.console import emit, emit_result
 from orchestrator.cli.options import Argument, Json, Option
-from orchestrator.client.arguments import seconds
-from orchestrator.core.text.parsing import text_of
-from orchestrator.core.text.units import format_duration
 from orchestrator.errors import UserError
+from orchestrator.text.parsing import text_of
+from orchestrator.text.units import format_duration
 
 
 def add_fault(

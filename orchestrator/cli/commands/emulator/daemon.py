@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
+from cloud_tpu_emulator.daemon import control
 from orchestrator import settings
 from orchestrator.cli.console import console, emit, emit_json, emit_result, emit_wrapped
 from orchestrator.cli.options import Json, Option
 from orchestrator.cli.tables import on_terminal, print_table
-from orchestrator.emulator.daemon import control
 from orchestrator.errors import UserError
 
 # Comments to the shell, so that `eval "$(tpujob emulator env)"` skips them.

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from cloud_tpu_emulator.daemon import control
 from orchestrator.cli.commands.emulator.daemon import directory
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Option
-from orchestrator.emulator.daemon import control
 from orchestrator.errors import UserError
 
 

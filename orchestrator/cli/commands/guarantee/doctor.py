@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+from orchestrator.api.guarantee.doctor import Diagnosis, diagnose, way_of
+from orchestrator.api.guarantee.health_checks import SliceHealth
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit_json, emit_wrapped
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
-from orchestrator.client.guarantee.doctor import Diagnosis, diagnose, way_of
-from orchestrator.client.guarantee.health_checks import SliceHealth
-from orchestrator.core.lease.access import Via
-from orchestrator.core.text.units import day_clock, format_usd
-from orchestrator.report.layout import format_cost
+from orchestrator.promise.lease.access import Via
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.text.units import day_clock, format_usd
 
 TEXT = 28  # columns before what a check says
 MARKS = {True: "live", False: "NOT", None: "-"}

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.options import Json, Option
-from orchestrator.core.text.units import format_duration
 from orchestrator.drill.runner import DISASTERS, Finding, formula, run_all, symbolic
 from orchestrator.errors import Interrupted, TpujobError, UserError
+from orchestrator.text.units import format_duration
 
 
 def drill(

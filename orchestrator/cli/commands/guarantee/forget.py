@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
+from orchestrator.api.guarantee import forget as client
 from orchestrator.cli import completion
 from orchestrator.cli.console import emit, emit_lines, open_session
 from orchestrator.cli.options import Argument, Cloud, Option, Project
-from orchestrator.client.guarantee import forget as client
-from orchestrator.core.text.units import clock
+from orchestrator.text.units import clock
 
 
 def forget(

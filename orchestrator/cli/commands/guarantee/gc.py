@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+from orchestrator.api.guarantee import gc as client
+from orchestrator.api.guarantee import timers
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Cloud, Json, Option, Project
-from orchestrator.client.guarantee import gc as client
-from orchestrator.client.guarantee import timers
-from orchestrator.core.text.units import day_clock, parse_duration
 from orchestrator.errors import UserError
-from orchestrator.places import traits_of, traits_on
+from orchestrator.text.units import day_clock, parse_duration
+from orchestrator.traits import traits_of, traits_on
 
 
 def gc(

@@ -1,10 +1,10 @@
 """`tpujob attach`: follow a detached run to its end."""
 
+from orchestrator.api.jobs import runs as attaching
+from orchestrator.api.jobs.results import command_exit_code
+from orchestrator.api.session.shown_logs import choice
 from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Logs, RunName
-from orchestrator.client.jobs import runs as attaching
-from orchestrator.client.jobs.results import command_exit_code
-from orchestrator.client.shown_logs import choice
 
 
 def attach(run: RunName, logs: Logs = None) -> int:

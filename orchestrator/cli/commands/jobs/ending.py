@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
+from orchestrator.api.jobs import ending
+from orchestrator.api.jobs.results import command_exit_code
+from orchestrator.api.session.arguments import size
 from orchestrator.cli.console import emit, emit_json, open_session
 from orchestrator.cli.options import Argument, Json, Option, RunName, RunOrSweep
-from orchestrator.client.arguments import size
-from orchestrator.client.jobs import ending
-from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.errors import UserError
 
 

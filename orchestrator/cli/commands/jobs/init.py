@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
+from orchestrator.api.jobs import new_job_file
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Argument, Option
-from orchestrator.client.jobs import new_job_file
 from orchestrator.errors import UserError
 
 

@@ -3,13 +3,13 @@
 import json
 from typing import Annotated
 
+from orchestrator.api.jobs.planning import JobRequest, PlanPreview, environment, exported, parted, preview, read
+from orchestrator.api.session.session import Session
+from orchestrator.api.sweeps.plans import SweepPreview, on_slices
+from orchestrator.api.sweeps.plans import preview as preview_sweep
 from orchestrator.cli.console import console, emit_json, open_session
 from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Option, Project
 from orchestrator.cli.tables import print_table
-from orchestrator.client.jobs.planning import JobRequest, PlanPreview, environment, exported, parted, preview, read
-from orchestrator.client.session import Session
-from orchestrator.client.sweeps.plans import SweepPreview, on_slices
-from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.errors import JobSpecError, UserError
 
 

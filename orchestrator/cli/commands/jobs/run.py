@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
+from orchestrator.api.jobs.planning import parted, read
+from orchestrator.api.jobs.results import command_exit_code
+from orchestrator.api.jobs.runs import RunOptions, start_run
+from orchestrator.api.session.arguments import HOLD, seconds_if_given
+from orchestrator.api.session.shown_logs import choice
+from orchestrator.api.sweeps.sweeps import run_sweep
 from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
-from orchestrator.client.arguments import HOLD, seconds_if_given
-from orchestrator.client.jobs.planning import parted, read
-from orchestrator.client.jobs.results import command_exit_code
-from orchestrator.client.jobs.runs import RunOptions, start_run
-from orchestrator.client.shown_logs import choice
-from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.errors import UserError
 
 _ATTACHED = (

@@ -1,7 +1,7 @@
 """`tpujob schema`: the JSON Schema of the job file."""
 
 from orchestrator.cli.console import emit_json
-from orchestrator.core.jobfile import keys
+from orchestrator.job.keys import job_spec
 
 
 def schema() -> None:
@@ -10,4 +10,4 @@ def schema() -> None:
     Save it beside the job file (`tpujob schema > job.schema.json`) and begin the job file with the line
     `# yaml-language-server: $schema=job.schema.json`. Editors with yaml-language-server read it (VS Code: the YAML extension).
     """
-    emit_json(keys.schema())
+    emit_json(job_spec.schema())

@@ -2,11 +2,11 @@
 
 from typing import Annotated, cast, get_args
 
+from orchestrator.api.results import costs
 from orchestrator.cli import completion
 from orchestrator.cli.console import emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Json, Option
 from orchestrator.cli.tables import print_table
-from orchestrator.client.results import costs
 from orchestrator.errors import UserError
 from orchestrator.report.money import tables
 from orchestrator.report.money.spending import By, CostReport

@@ -1,13 +1,13 @@
 """`tpujob list`: the runs, newest first."""
 
+from orchestrator.api.results import history
+from orchestrator.api.session import sweep_progress
 from orchestrator.cli.console import emit, emit_json, open_session
 from orchestrator.cli.options import Json
 from orchestrator.cli.tables import print_table
-from orchestrator.client.results import history
-from orchestrator.client.sweeps import progress
-from orchestrator.core.text.units import format_duration, minute_clock
-from orchestrator.report.layout import format_cost
-from orchestrator.report.whole_run import RunSummary
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.report.rows.whole_run import RunSummary
+from orchestrator.text.units import format_duration, minute_clock
 
 HEAD = ("RUN", "JOB", "STATE", "STARTED", "TOOK", "COST")
 
@@ -19,7 +19,7 @@ def list_runs(as_json: Json = False) -> None:
     if as_json:
         emit_json([run.as_json() for run in runs])
         return
-    waiting = [("-", each.name, each.state, "-", "-", "") for each in progress.queued(session)]
+    waiting = [("-", each.name, each.state, "-", "-", "") for each in sweep_progress.queued(session)]
     if runs or waiting:
         print_table(HEAD, [*waiting, *map(_cells, runs)], right=(4,), states=(2,), shortens=(1,), wraps=(5,))
     else:

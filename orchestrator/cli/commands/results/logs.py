@@ -3,10 +3,10 @@
 import json
 from typing import Annotated
 
+from orchestrator.api.results.logs import read_logs
+from orchestrator.api.session.shown_logs import choice
 from orchestrator.cli.console import console, emit, open_session
 from orchestrator.cli.options import Json, LogWorkers, Option, RunOrNewest
-from orchestrator.client.results.logs import read_logs
-from orchestrator.client.shown_logs import choice
 
 
 def logs(

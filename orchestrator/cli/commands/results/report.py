@@ -4,10 +4,10 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
+from orchestrator.api.results import pages, reports
+from orchestrator.api.session.events import relative
 from orchestrator.cli.console import emit, open_session
 from orchestrator.cli.options import Option, Runs
-from orchestrator.client.events import relative
-from orchestrator.client.results import pages, reports
 from orchestrator.errors import UserError
 from orchestrator.report.comparison import compare
 

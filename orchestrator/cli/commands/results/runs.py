@@ -1,10 +1,10 @@
 """`tpujob show|compare`: one run with its state, its events, its results and files, or the figures of several side by side."""
 
+from orchestrator.api.results import reports
 from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import emit, emit_result, emit_stages, open_session
 from orchestrator.cli.options import Csv, Json, Markdown, Over, RunOrNewest, Runs
 from orchestrator.cli.tables import on_terminal, print_table
-from orchestrator.client.results import reports
 from orchestrator.errors import UserError
 from orchestrator.report import results
 from orchestrator.report.results import RunReport

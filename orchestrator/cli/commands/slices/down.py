@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.session.session import Session
+from orchestrator.api.slices.down import DownResult, NameNeeded, take_down
 from orchestrator.cli.console import emit, emit_json, emit_lines, open_session
 from orchestrator.cli.options import Cloud, Json, Name, Option, Project
-from orchestrator.client.session import Session
-from orchestrator.client.slices.down import DownResult, NameNeeded, take_down
-from orchestrator.core.text.units import clock
 from orchestrator.errors import UserError
+from orchestrator.text.units import clock
 
 
 def down(

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Literal
 
+from orchestrator.api.slices import offers as client
+from orchestrator.capacity.location_rules import is_place
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit_json, open_session
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.cli.tables import print_table
-from orchestrator.client.slices import offers as client
-from orchestrator.core.planning.location_rules import is_place
 from orchestrator.errors import UserError
 from orchestrator.report.offers import MANY_HOSTS, gke_as_json, gke_table, offered_on_gke, table
 

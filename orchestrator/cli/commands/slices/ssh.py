@@ -3,13 +3,13 @@
 import os
 from typing import Annotated
 
+from orchestrator.api.session.arguments import worker_or_all
+from orchestrator.api.session.session import Session
+from orchestrator.api.slices import shell as client
+from orchestrator.api.slices.copies import copy_argv, copy_everywhere, open_copy, parse
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_errors, emit_lines, open_session
 from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project, WorkerOrAll
-from orchestrator.client.arguments import worker_or_all
-from orchestrator.client.session import Session
-from orchestrator.client.slices import shell as client
-from orchestrator.client.slices.copies import copy_argv, copy_everywhere, open_copy, parse
 from orchestrator.errors import UserError
 
 FORWARD = "[ADDRESS:]PORT:HOST:PORT"

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from orchestrator import catalog
+from orchestrator.api.session.sweep_progress import SweepProgress
+from orchestrator.api.slices.status import SliceRow, WaitingRun
+from orchestrator.api.slices.status import status as slice_status
 from orchestrator.cli.console import emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.cli.tables import on_terminal, print_table
-from orchestrator.client.slices.status import SliceRow, WaitingRun
-from orchestrator.client.slices.status import status as slice_status
-from orchestrator.client.sweeps.progress import SweepProgress
-from orchestrator.core.text.units import day_clock, format_duration, format_usd, short_clock
-from orchestrator.report.layout import format_cost
+from orchestrator.report.rows.layout import format_cost
 from orchestrator.settings import EMULATED, GOOGLE
+from orchestrator.text.units import day_clock, format_duration, format_usd, short_clock
 
 HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST", "AT MOST", "NODE")
 BRIEF_HEAD = (*HEAD[:-1], "UNTIL", HEAD[-1])

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.session.arguments import HOLD, LIFE, WAIT, seconds, seconds_if_given
+from orchestrator.api.session.session import Session
+from orchestrator.api.slices import up as client
+from orchestrator.api.slices.up import SliceOptions, UpResult, bring_up, preview_up
+from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_result, open_session
 from orchestrator.cli.options import Argument, Cloud, Json, Name, Option, Project
-from orchestrator.client.arguments import HOLD, LIFE, WAIT, seconds, seconds_if_given
-from orchestrator.client.session import Session
-from orchestrator.client.slices import up as client
-from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up, preview_up
-from orchestrator.core.lease.access import Via
-from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.core.text.units import day_clock, format_duration
 from orchestrator.errors import NeedsConsent, UserError
-from orchestrator.report.layout import request_lines
+from orchestrator.promise.lease.access import Via
+from orchestrator.report.rows.layout import request_lines
+from orchestrator.text.units import day_clock, format_duration
 
 NEVER, DEFAULT_TTL = "never", "24h"
 MADE = ("created", "recreated")  # the actions that make a slice, with the end that --ttl asks for

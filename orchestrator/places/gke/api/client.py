@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator import errors
-from orchestrator.core.lease import cloud_api
-from orchestrator.core.lease.cloud_api import (
+from orchestrator.places.gke.api import views
+from orchestrator.places.gke.api.clusters import PLUGIN_S
+from orchestrator.places.gke.api.kube_api import KUEUE, KubeApi, NotFound, Rows, path_of
+from orchestrator.places.gke.api.pods import JobSetPods
+from orchestrator.places.gke.objects.nodes import NodeView
+from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease.cloud_api import (
     EVERYWHERE,
     Capabilities,
     Listing,
@@ -20,12 +25,7 @@ from orchestrator.core.lease.cloud_api import (
     SliceView,
     WorkerAddress,
 )
-from orchestrator.core.text import names
-from orchestrator.places.gke.api import views
-from orchestrator.places.gke.api.clusters import PLUGIN_S
-from orchestrator.places.gke.api.kube_api import KUEUE, KubeApi, NotFound, Rows, path_of
-from orchestrator.places.gke.api.pods import JobSetPods
-from orchestrator.places.gke.objects.nodes import NodeView
+from orchestrator.text import names
 
 OURS = f"{names.PREFIX}=1"
 NEED_NO_TPU = ("configmaps", "secrets")

@@ -4,7 +4,7 @@ An identity is `projects/P/locations/L/clusters/C`, or `CONTEXT@SERVER` for a co
 pointed at another server is another cluster, and an absence there proves nothing here.
 
 Files are merged as kubectl merges them. lightkube reads them, and signs in with certificates and tokens. Plugins, such as
-gke-gcloud-auth-plugin, are run here: lightkube waits for one without an end, knows no `client.authentication.k8s.io/v1`, and
+gke-gcloud-auth-plugin, are run here: lightkube waits for one without an end, knows no `api.authentication.k8s.io/v1`, and
 raises whatever the output of a broken one leads to.
 """
 
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import AuthError, CloudUnavailable, ConfigError, UnexpectedReply
 from orchestrator.places.gke.api.kube_api import KubeApi, connect
 from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.fetch import json_call
+from orchestrator.promise.lease.cloud_api import Bearer
 
 if TYPE_CHECKING:
     import httpx2

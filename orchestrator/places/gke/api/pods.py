@@ -8,11 +8,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.errors import CloudUnavailable, Vanished
 from orchestrator.places.gke.api import views
 from orchestrator.places.gke.api.kube_api import KubeApi, NotFound, path_of, read_log
 from orchestrator.places.gke.objects.pod_api import PodView
+from orchestrator.promise.lease.cloud_api import SliceName
 
 if TYPE_CHECKING:
     import httpx2

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
-from orchestrator.core.text import names
 from orchestrator.errors import BadRequest, CloudError, Preempted, SliceLost
 from orchestrator.places.gke.objects.manifest import ACCELERATOR, CONTAINER, LIFE
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
+from orchestrator.promise.lease.cloud_api import SliceName, SliceState, SliceView
+from orchestrator.text import names
 
 SLICE_LABEL, HOST_LABEL = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
 # Why the container of a pod waits, where waiting longer does not help.

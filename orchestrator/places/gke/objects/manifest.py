@@ -2,7 +2,7 @@
 
 The same job with the same names gives the same objects: `export` prints what `run` submits. No field holds a time of day.
 What ends the job when no process here is left is in the objects: deadlines of Job and Pod, no retries, and a time to live. What
-the pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod` reads them, and lists the keys of
+the pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod.pod` reads them, and lists the keys of
 the request.
 """
 
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.catalog.gke import GkeSlice
-from orchestrator.core.jobfile.cluster import ClusterTarget
-from orchestrator.core.text import names
-from orchestrator.core.text.units import format_size
 from orchestrator.errors import UserError
+from orchestrator.job.keys.cluster import ClusterTarget
 from orchestrator.places.gke.objects import nodes
 from orchestrator.places.gke.objects.nodes import Capacity
+from orchestrator.text import names
+from orchestrator.text.units import format_size
 
 DEFAULT_WAIT_S = 3600.0  # in a queue, of a job without `wait`
 STARTS_WITHIN_S = 900.0  # from admission, or from the creation, to running pods: nodes are started, images pulled

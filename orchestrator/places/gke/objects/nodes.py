@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.catalog.gke import GkeSlice
-from orchestrator.core.planning.capacity_request import Provisioning
 
 TPU = "google.com/tpu"
 SPOT, FLEX_START = "cloud.google.com/gke-spot", "cloud.google.com/gke-flex-start"

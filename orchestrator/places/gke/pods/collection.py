@@ -1,6 +1,6 @@
 """The results of a pod, from the control lines of its log and from Cloud Storage, in the form in which a packer sends them.
 
-`remote.transfer.collection` reads it as it reads the packer of a worker, with the same checks of paths, sizes and hashes.
+`hosts.transfer.collection` reads it as it reads the packer of a worker, with the same checks of paths, sizes and hashes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
-from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CloudError
+from orchestrator.hosts.ssh.fan_out import Wakeup
+from orchestrator.hosts.transfer.collect import THE_REST
+from orchestrator.hosts.transfer.collector import CollectionStopped
+from orchestrator.hosts.transfer.extract import ContentLost
 from orchestrator.places.gke.pods.follower import GAP, Follower
 from orchestrator.places.gke.pods.stream import Control
-from orchestrator.remote.ssh.fan_out import Wakeup
-from orchestrator.remote.transfer.collect import THE_REST
-from orchestrator.remote.transfer.collector import CollectionStopped
-from orchestrator.remote.transfer.extract import ContentLost
-from orchestrator.vm.upload import object_path
+from orchestrator.text.terminal import printable
+from orchestrator.vm.buckets.upload import object_path
 
-LONGEST_BYTES = 64 << 20  # of a file in a log, as `vm/pod_output.py`
+LONGEST_BYTES = 64 << 20  # of a file in a log, as `vm/pod/output.py`
 PIECE_BYTES = 1 << 20
 WHY_CHARS = 300
 DAMAGED_NAME, DAMAGED = "(a file)", "its row in the log of the pod is damaged"

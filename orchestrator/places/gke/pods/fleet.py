@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.terminal import worker_names
 from orchestrator.errors import CloudError, Unreachable
+from orchestrator.hosts.fleet.crew import FleetStatus, Following, Sink, locked
+from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
+from orchestrator.hosts.transfer.collect import CollectRequest
+from orchestrator.hosts.transfer.collection import Collection
+from orchestrator.hosts.transfer.collector import Collector
 from orchestrator.places.gke.objects.pod_api import PodApi
 from orchestrator.places.gke.pods.collection import PodPacker, ResultStore
 from orchestrator.places.gke.pods.follower import Follower
 from orchestrator.places.gke.pods.pod_views import PodViews
-from orchestrator.remote.fleet.port import FleetStatus, Following, Sink, locked
-from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
-from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.remote.transfer.collection import Collection
-from orchestrator.remote.transfer.collector import Collector
+from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.text.terminal import worker_names
 
 CONNECT_LOOK_S = 1.0
 WATCH_S = 3.0

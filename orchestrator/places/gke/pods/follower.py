@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.terminal import LeftOut, printable
 from orchestrator.errors import CloudError, CloudUnavailable
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.places.gke.objects.pod_api import LogStream, PodApi, PodPhase, PodView
 from orchestrator.places.gke.pods import phase_ends
 from orchestrator.places.gke.pods.phase_ends import PHASES, TEXT_CHARS, Said
 from orchestrator.places.gke.pods.pod_views import PodViews
 from orchestrator.places.gke.pods.stream import Control, Event, LogLost, LogText, NodeSays, PodLog, metrics_in
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
+from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.text.terminal import LeftOut, printable
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
 OUTAGE_S = 600.0  # without anything new of a pod that has ended, while the API server or its node is away

@@ -11,10 +11,10 @@ cluster has stopped the pod, its phase is lost. `WorkerStatus.why` is then one o
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.text import parsing
-from orchestrator.core.text.terminal import printable
+from orchestrator.hosts.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState
 from orchestrator.places.gke.objects.pod_api import PodView
-from orchestrator.remote.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState
+from orchestrator.text import parsing
+from orchestrator.text.terminal import printable
 
 PHASES = ("setup", "main")
 DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"

@@ -1,6 +1,6 @@
 """The log of one pod: its lines, and all of them over as many connections as it takes, or a count of the bytes that are gone.
 
-A line of the API is a time, and what `vm/pod_output.py` wrote. Nothing in it is trusted: a control line that is not well formed
+A line of the API is a time, and what `vm/pod/output.py` wrote. Nothing in it is trusted: a control line that is not well formed
 is a line of the job, for whatever runs in a container may write to its log.
 
 Time says only where a connection begins: a second before the last control line that came. What the connection repeats is
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeGuard
 
-from orchestrator.core.text import parsing
+from orchestrator.text import parsing
 
 WORD = b"::tpujob"
 LINE_BYTES = 1 << 20  # no line of ours is longer; of a longer one the rest is a line of its own

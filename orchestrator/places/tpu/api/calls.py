@@ -15,8 +15,12 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from orchestrator.core.lease import cloud_api
-from orchestrator.core.lease.cloud_api import (
+from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, Vanished, WrongState
+from orchestrator.places.google import error_translation
+from orchestrator.places.google.error_translation import NotFound
+from orchestrator.places.tpu.api import replies
+from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease.cloud_api import (
     EVERYWHERE,
     Capabilities,
     Listing,
@@ -26,12 +30,8 @@ from orchestrator.core.lease.cloud_api import (
     Timings,
     WorkerAddress,
 )
-from orchestrator.core.lease.guest_reports import min_read_interval_s
-from orchestrator.core.text import names
-from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, Vanished, WrongState
-from orchestrator.places.google import error_translation
-from orchestrator.places.google.error_translation import NotFound
-from orchestrator.places.tpu.api import replies
+from orchestrator.promise.lease.guest_reports import min_read_interval_s
+from orchestrator.text import names
 
 GOOGLE = "https://tpu.googleapis.com"
 CALL_LOG = logging.getLogger("tpujob.api")

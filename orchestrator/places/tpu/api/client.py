@@ -1,4 +1,4 @@
-"""The Cloud TPU API (v2, REST) on google-cloud-tpu: all of `core.lease.cloud_api.Cloud`, for Google and for the emulator.
+"""The Cloud TPU API (v2, REST) on google-cloud-tpu: all of `promise.lease.cloud_api.Cloud`, for Google and for the emulator.
 
 Every call has a timeout, is tried once, and raises a CloudError. google-cloud-tpu is imported with the first client, so that
 importing this module is cheap.
@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest, Timings
 from orchestrator.errors import BadRequest
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.credentials import SCOPE
 from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.tpu.api import replies
 from orchestrator.places.tpu.api.calls import GOOGLE, ApiCalls, ApiReply, must_exist, parent, path, queue_path
+from orchestrator.promise.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest, Timings
 
 
 class TpuApi(ApiCalls):

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from orchestrator.core.lease.cloud_api import Bearer, Timings
 from orchestrator.places.google.fetch import Reply, fetch
 from orchestrator.places.tpu.api.calls import ApiCalls, ApiReply, logged, read_reply
+from orchestrator.promise.lease.cloud_api import Bearer, Timings
 
 # google-cloud-tpu's name of a call → method, and path after /v2/ as a template for the request's fields
 CALLS = {

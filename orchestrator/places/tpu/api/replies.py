@@ -1,4 +1,4 @@
-"""Replies of the API about nodes, operations and workers, read into the values of `core.lease.cloud_api`. Pure.
+"""Replies of the API about nodes, operations and workers, read into the values of `promise.lease.cloud_api`. Pure.
 
 It reads the JSON, not generated messages: those reject a whole reply for one type name that is newer than themselves, and
 importing them takes most of a small process's memory.
@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from orchestrator import catalog
-from orchestrator.core.lease.cloud_api import CREATE, Operation, SliceName, SliceState, SliceView, WorkerAddress
 from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.known_errors import OTHER_ZONE
+from orchestrator.promise.lease.cloud_api import CREATE, Operation, SliceName, SliceState, SliceView, WorkerAddress
 
 T = TypeVar("T")
 

@@ -20,9 +20,9 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
-from orchestrator import peers
 from orchestrator.errors import CloudError
 from orchestrator.places.tpu.api.calls import ApiReply, logged, read_reply
+from orchestrator.system import socket_owner
 
 LIBRARY_ERRORS = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
 PARSE_ERROR = ParseError
@@ -32,7 +32,7 @@ CONNECT_TIMEOUT_S = 15.0  # for a call without a timeout
 class _OwnConnection(HTTPConnection):
     def connect(self) -> None:
         super().connect()
-        peers.expect_ours(self.sock, self.sock.gettimeout() or CONNECT_TIMEOUT_S)
+        socket_owner.expect_ours(self.sock, self.sock.gettimeout() or CONNECT_TIMEOUT_S)
 
 
 class _OwnPool(HTTPConnectionPool):

@@ -11,13 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.client.events import Reporter
-from orchestrator.client.jobs.ending import cancel_run
-from orchestrator.client.session import Session
-from orchestrator.core.jobfile import keys
-from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.lease.run_and_attempt import Began, RunRecord
-from orchestrator.engine.effects.base import Effect, Now, Report, Sleep
+from orchestrator.api.jobs.ending import cancel_run
+from orchestrator.api.session.events import Reporter
+from orchestrator.api.session.session import Session
 from orchestrator.errors import (
     AuthError,
     CloudError,
@@ -28,19 +24,23 @@ from orchestrator.errors import (
     SliceLost,
     TpujobError,
 )
+from orchestrator.hosts.fleet.crew import FleetStatus
+from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.shipping import tree
+from orchestrator.hosts.shipping.shipment import Shipment, make_shipment
+from orchestrator.job.keys import job_spec
 from orchestrator.places.gke import by_hand
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.preparation import CodeArchive, pack_code
 from orchestrator.places.gke.stay import WATCH_S, GetNodes, report_nodes, verdict
 from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation import records as runs
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.fleet.port import FleetStatus
-from orchestrator.remote.shipping import tree
-from orchestrator.remote.shipping.shipment import Shipment, make_shipment
+from orchestrator.promise.effects.base import Effect, Now, Report, Sleep
+from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.run_and_attempt import Began, RunRecord
 from orchestrator.settings import GKE, Target
-from orchestrator.vm.pod_start import unpack
-from tests.emulator_fixture import Emulator
+from orchestrator.vm.pod.start import unpack
+from tests.emulator.fixture import Emulator
 from tests.leases import lease_and_request
 from tests.simulation.model.bench import driven
 
@@ -254,7 +254,7 @@ def objects(shared_emulator: Emulator) -> Objects:
 
 def begun(session: Session, objects: Objects, directory: Path) -> RunRecord:
     """A run whose code was uploaded, and whose process is gone."""
-    spec = keys.load(JOB, path="job.yaml")
+    spec = job_spec.load(JOB, path="job.yaml")
     record, attempt = runs.new_run(spec, directory / "job.yaml", GKE, directory / "runs", session.now(GKE))
     url = f"gs://my-bucket/runs/{record.id}/code.tar.gz"
     record = replace(record, spec=record.spec.having(cluster={"phases": ["main"], "pods": 1, "code_object": url}))

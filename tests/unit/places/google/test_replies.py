@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.planning.egress import Bucket
+from orchestrator.capacity.egress import Bucket
 from orchestrator.errors import (
     AuthError,
     BadRequest,

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import EVERYWHERE, QueueTerms, SliceName, SliceRequest
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, WrongState
 from orchestrator.places.google import credentials, fetch
 from orchestrator.places.google.credentials import EmulatorToken, GoogleToken
 from orchestrator.places.tpu.api.client import preview
 from orchestrator.places.tpu.api.connect import connect_light
 from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, QueueTerms, SliceName, SliceRequest
 from orchestrator.settings import Target
 from tests import ROOT
 from tests.unit.places.stub_api import StubApi, StubReply, failure, service_account
@@ -44,7 +44,7 @@ def test_a_call_to_the_emulator_imports_neither_google_nor_requests(stub: StubAp
     code = f"""
 import sys
 from orchestrator.places.tpu.api.connect import connect_light
-from orchestrator.core.lease.cloud_api import SliceName
+from orchestrator.promise.lease.cloud_api import SliceName
 from orchestrator.settings import Target
 api = connect_light(Target("emulated", "emulated"), {stub.url!r}, "t")
 assert api.get(SliceName("acme-project", "us-central1-a", {NAME.node!r})).native_state == "READY"

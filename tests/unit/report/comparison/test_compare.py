@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.core.lease.run_spec import RunSpec
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.compare import remarks
 from orchestrator.report.comparison.figures import RunFigures, figures
 from orchestrator.report.files.metrics import read as metrics_of
-from orchestrator.report.whole_run import WholeRun
+from orchestrator.report.rows.whole_run import WholeRun
 from tests.leases import lease_and_request
 
 LEASE, _ = lease_and_request()

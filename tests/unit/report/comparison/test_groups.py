@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.errors import UserError
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.report.comparison import groups
 from orchestrator.report.comparison.compare import mean_and_std
 from orchestrator.report.comparison.figures import Measure, RunFigures, figures
 from orchestrator.report.comparison.groups import grouped, measure, notes
 from orchestrator.report.files.metrics import Metric
-from orchestrator.report.whole_run import WholeRun
+from orchestrator.report.rows.whole_run import WholeRun
 
 AT = 1_000_000.0
 

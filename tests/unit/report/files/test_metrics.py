@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.text.parsing import NAMES, line_of
 from orchestrator.report.files import artifact_files, metrics
 from orchestrator.report.files.metrics import Curve, Followed, Metric, MetricSums, summarize
+from orchestrator.text.parsing import NAMES, line_of
 
 
 def write(path: Path, *lines: object) -> Path:

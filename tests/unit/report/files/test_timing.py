@@ -14,7 +14,7 @@ import pytest
 from orchestrator.report.files import timing_file
 from orchestrator.report.files.device import NAME, TpuUse, how_to_open, read_run
 from orchestrator.report.files.timing import PIECES, Spread, StepTimes, Timing
-from orchestrator.vm import chips as sampler
+from orchestrator.vm.agent import chips as sampler
 
 HEADER: dict[str, Any] = {"schema": 1, "timing": "stamped", "device": "xla:cpu", "processes": 2, "batch_size": 64}
 

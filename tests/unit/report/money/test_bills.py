@@ -8,8 +8,9 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 
 from orchestrator import catalog
-from orchestrator.client.results.costs import Since, bills, period
-from orchestrator.core.lease.lease import (
+from orchestrator.api.results.costs import Since, bills, period
+from orchestrator.errors import UserError
+from orchestrator.promise.lease.lease import (
     CreateRefused,
     Down,
     Forgotten,
@@ -22,13 +23,12 @@ from orchestrator.core.lease.lease import (
     Sent,
     Settled,
 )
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
-from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.errors import UserError
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import costs
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
+from orchestrator.promise.lease.run_spec import RunSpec
+from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.money import spending, tables
 from orchestrator.report.money.spending import Bill, By, CloudCost, CostReport, Period
+from orchestrator.report.rows import costs
 from tests.leases import lease_and_request
 from tests.unit.report.test_costs import AT, DARK, LOCAL, SPOT, USED
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState, WorkerEnd
-from orchestrator.core.text.redaction import Redactor
+from orchestrator.promise.lease.run_and_attempt import LOCAL, AttemptState, WorkerEnd
 from orchestrator.report.files.timing import Piece
 from orchestrator.report.page import pages, pictures, summary, timeline
+from orchestrator.text.redaction import Redactor
 from tests.unit.report.page.world import World, plain_run, preempted_twice, training_steps
 
 HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned = 1">\'\u2028&'

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.lease.lease import Created, Down, Gone, Intent, Lease, Ready, Sent
-from orchestrator.core.lease.run_and_attempt import (
+from orchestrator.promise.lease.lease import Created, Down, Gone, Intent, Lease, Ready, Sent
+from orchestrator.promise.lease.run_and_attempt import (
     Attempt,
     AttemptEnded,
     AttemptState,
@@ -21,8 +21,8 @@ from orchestrator.core.lease.run_and_attempt import (
     Tried,
     WorkerEnd,
 )
-from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.promise.lease.run_spec import RunSpec
+from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.page import pages, timeline
 from orchestrator.report.page.timeline import RunData
 from tests.leases import lease_and_request

@@ -7,12 +7,12 @@ import httpx2
 import pytest
 
 from orchestrator import errors
-from orchestrator.core.lease.claim_labels import read_claim
-from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName, SliceRequest, SliceState
 from orchestrator.errors import AuthError, CloudUnavailable
 from orchestrator.places.gke.api import client, kube_api
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import NotFound, Rights, path_of
+from orchestrator.promise.lease.claim_labels import read_claim
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, SliceName, SliceRequest, SliceState
 from tests.unit.places.gke.api.store import LEASE, NODE, Store, condition, ended, homeless, jobset, refusal, running
 from tests.waiting import Clock
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.errors import BadRequest, Preempted, SliceLost
 from orchestrator.places.gke.api import views
 from orchestrator.places.gke.objects.pod_api import PodPhase
+from orchestrator.promise.lease.cloud_api import SliceName, SliceState, SliceView
 from tests.unit.places.gke.api.store import (
     CREATED,
     NODE,

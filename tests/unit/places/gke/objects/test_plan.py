@@ -8,13 +8,13 @@ import pytest
 
 import tpujob
 from orchestrator import catalog
+from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
-from orchestrator.core.jobfile.cluster import ClusterTarget
-from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.job.keys.cluster import ClusterTarget
 from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, labels_of
 from orchestrator.places.gke.objects.nodes import Capacity, NodeView, in_words
 from orchestrator.places.gke.plan import cluster_plan_lines, plan_of, price, program_line
-from tests.unit.client.jobs.test_exporting import World, world
+from tests.unit.api.jobs.test_exporting import World, world
 from tests.unit.places.stub_api import StubReply, stub_api
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.terminal import LeftOut
+from orchestrator.hosts.fleet.crew import FleetStatus
+from orchestrator.hosts.fleet.follow import WorkerStatus
+from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
 from orchestrator.places.gke.pods.collection import ResultStore
 from orchestrator.places.gke.pods.fleet import PodFleet
-from orchestrator.remote.fleet.follow import WorkerStatus
-from orchestrator.remote.fleet.port import FleetStatus
-from orchestrator.remote.transfer.collect import CollectRequest, CollectResult
+from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.text.terminal import LeftOut
 from tests.pods_fixture import Node
 from tests.waiting import HANG_S
 

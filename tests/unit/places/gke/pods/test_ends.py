@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.text.scripts import with_data
 from orchestrator.errors import CloudError, CloudUnavailable, Unreachable, Vanished
+from orchestrator.hosts.fleet.crew import Crew
+from orchestrator.hosts.fleet.follow import WorkerState
+from orchestrator.hosts.ssh import agent
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.places.gke.pods import fleet, follower, pod_views
 from orchestrator.places.google.objects import Objects, RunResults
 from orchestrator.places.preparation.phases import POD_DATA
-from orchestrator.remote.fleet.follow import WorkerState
-from orchestrator.remote.fleet.port import Crew
-from orchestrator.remote.ssh import agent
-from tests.emulator_fixture import Emulator
+from orchestrator.text.scripts import with_data
+from tests.emulator.fixture import Emulator
 from tests.pods_fixture import Node, Part, Pod, Stream, request
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.waiting import until

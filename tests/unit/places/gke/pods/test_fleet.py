@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.jobfile import keys
-from orchestrator.core.text import scripts
+from orchestrator.hosts.fleet.follow import WorkerState
+from orchestrator.hosts.shipping.shipment import make_shipment
+from orchestrator.job.keys import job_spec
 from orchestrator.places.gke.preparation import pack_code
 from orchestrator.places.preparation.code import survey as survey_of
-from orchestrator.remote.fleet.follow import WorkerState
-from orchestrator.remote.shipping.shipment import make_shipment
+from orchestrator.text import scripts
 from tests.pods_fixture import Leap, Node, code, request
 from tests.programs_fixture import needs_xla
 from tests.unit.places.gke.pods.conftest import Followed
@@ -301,7 +301,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "https_proxy": "http://127.0.0.1:9", "no_p
 
 def train(node: Node, seen: Followed, tmp_path: Path, job: str, cores: int, pods: int) -> list[Any]:
     """Train in so many pods, each with so many emulated cores; return the losses that worker 0 reports."""
-    spec = keys.load(job, path="job.yaml")
+    spec = job_spec.load(job, path="job.yaml")
     survey = survey_of(spec, tmp_path / "job.yaml", emulated=True)
     assert survey is not None
     archive = pack_code(make_shipment(survey, tmp_path / "store"), tmp_path / "code").path.read_bytes()

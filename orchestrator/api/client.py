@@ -1,0 +1,487 @@
+"""The Python API: what the commands of `tpujob` do, as methods that return typed values. `tpujob` exports this module.
+
+Each call opens a session of its own and closes it, so that a client may be used from several threads at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from orchestrator.api.calls import OnEvent, check_released, listening, successful, swept
+from orchestrator.api.functions import outcome
+from orchestrator.api.functions.function import RemoteFunction
+from orchestrator.api.functions.function import function as remote
+from orchestrator.api.guarantee.gc import GcResult, area_of, collect_garbage
+from orchestrator.api.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
+from orchestrator.api.jobs import ending, runs
+from orchestrator.api.jobs.planning import Export, PlanPreview, export, preview
+from orchestrator.api.jobs.runs import RunOptions, start_run
+from orchestrator.api.lending import DEFAULT_NAME, Slice
+from orchestrator.api.results import costs, history, logs, pages, reports
+from orchestrator.api.results.costs import Since
+from orchestrator.api.session import lookup
+from orchestrator.api.session.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, seconds, seconds_if_given, size
+from orchestrator.api.session.events import RunResult, SweepResult
+from orchestrator.api.session.session import Session
+from orchestrator.api.slices import up
+from orchestrator.api.slices.down import DownResult, take_down
+from orchestrator.api.slices.offers import Offers
+from orchestrator.api.slices.offers import offers as slice_offers
+from orchestrator.api.slices.shell import PortWish, forwarding
+from orchestrator.api.slices.status import Status
+from orchestrator.api.slices.status import status as slice_status
+from orchestrator.api.slices.up import SliceEnd, SliceOptions, SliceStatus, UpResult, bring_up
+from orchestrator.api.sweeps.plans import SweepPreview
+from orchestrator.api.sweeps.plans import preview as preview_sweep
+from orchestrator.api.sweeps.sweeps import run_sweep
+from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.job.sweep import Sweep
+from orchestrator.promise.lease.access import Via
+from orchestrator.report.money.spending import By, CostReport
+from orchestrator.report.results import RunReport
+from orchestrator.report.rows.whole_run import RunSummary
+
+DEFAULT_IDLE = "default"  # of `up`: 1h, or that of the existing slice
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a worker wrote, without its newline, control characters and secrets."""
+
+    worker: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of this machine's ledger: a handle, which asks anew each time."""
+
+    _client: Client = field(repr=False, compare=False)
+    id: str
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    @property
+    def state(self) -> str:
+        """Its state now: pending, setup, running, collecting; at the end succeeded, failed, interrupted or error."""
+        with self._client._session() as session:
+            session.recover()
+            return str(session.ledger.run(self.id)[1].state)
+
+    def logs(self, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
+        """Yield the lines of all workers, or of one; with `follow`, until the run has ended. See `Client.logs`."""
+        return self._client.logs(self, follow=follow, worker=worker)
+
+    def wait(self, *, on_event: OnEvent | None = None) -> RunResult:
+        """Follow it to its end; see `Client.attach`."""
+        return self._client.attach(self, on_event=on_event)
+
+    def cancel(self) -> None:
+        """End it; see `Client.cancel`."""
+        self._client.cancel(self)
+
+
+class Client:
+    """Everything that `tpujob` does. Without arguments the cloud that is configured, else the emulator, as on the command line.
+
+    `on_event` is called with every event, in whichever thread it happens, one at a time. If it raises, it is not called again;
+    the work goes on to its end, and then the call raises that exception. Durations are text such as `"90m"`, or a timedelta.
+
+    Methods raise the errors of `tpujob`, by what to do next: UserError for a wrong request, CloudError and its kinds for the
+    API, TeardownUnproven whenever a slice may still be billed.
+
+    Ctrl-C in a call raises Interrupted, after the release of what the call created.
+    """
+
+    def __init__(
+        self,
+        cloud: Literal["emulated", "google"] | None = None,
+        project: str | None = None,
+        *,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.cloud = cloud
+        self.project = project
+        self.on_event = on_event
+
+    def __repr__(self) -> str:
+        return f"Client(cloud={self.cloud!r}, project={self.project!r})"
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def plan(self, job: Job) -> PlanPreview:
+        """Return what `run` would ask for: candidates, prices, the exact requests. Creates nothing.
+
+        Raises UserError for a job that cannot be run.
+        """
+        with self._session() as session:
+            return preview(session, spec_of(job), path_of(job))
+
+    def export(self, job: Job, *, with_secrets: bool = False) -> Export:
+        """Return the objects that `run` would submit to a cluster, of a job with `on="gke"`; as text they are YAML.
+
+        Creates nothing. Each call makes new names. `with_secrets` adds the Secret with the values of your variables. Raises
+        UserError for a job that cannot be run on a cluster.
+        """
+        with self._session() as session:
+            return export(session, spec_of(job), path_of(job), with_secrets=with_secrets)
+
+    def run(
+        self,
+        job: Job,
+        *,
+        on_event: OnEvent | None = None,
+        keep: Duration | None = None,
+        keep_on_failure: Duration | None = None,
+        max_duration: Duration | None = None,
+    ) -> RunResult:
+        """Run a job to its end, release its slice, and return the result of a success.
+
+        `keep` holds the slice for so long after a success (1m to 7d), `keep_on_failure` after a failure of the job or its setup
+        (1m to 24h), for the next run of the job; `max_duration` replaces the job's limit (6m to 7d).
+
+        Raises the error that ended a job that did not succeed, with the RunResult as its `result`: PayloadFailed for the job's
+        own failure, SliceLost, CapacityError, DeadlineExceeded, ArtifactError, Interrupted and so on; TeardownUnproven if a
+        slice is not proven absent. Raises UserError for a job that cannot be run; then nothing was created.
+        """
+        options = RunOptions(
+            keep_s=seconds_if_given("keep", keep, *HOLD),
+            keep_on_failure_s=seconds_if_given("keep_on_failure", keep_on_failure, *HOLD_FAILED),
+            max_duration_s=seconds_if_given("max_duration", max_duration, *LIFE),
+        )
+        return self._start(job, options, on_event)
+
+    def plan_sweep(self, job: Job) -> SweepPreview:
+        """Return what `sweep` would run and ask for, and what it costs at most. Creates nothing.
+
+        Raises UserError for a job that cannot be run.
+        """
+        with self._session() as session:
+            return preview_sweep(session, sweep_of(job), path_of(job))
+
+    def sweep(self, job: Job, *, again: bool = False, on_event: OnEvent | None = None) -> SweepResult:
+        """Run the variants of a job with `matrix` or `variants`, and return what became of each.
+
+        `job.parallel` slices run them, each one variant after the other. A variant that fails does not stop the others: its
+        result has the error. What succeeded before with the same job, code and cloud is not run again, except with `again`.
+        Events have the variant's label as `variant`.
+
+        Raises UserError for what cannot be run; then nothing was created. Raises Interrupted after Ctrl-C, and TeardownUnproven
+        if a slice is not proven absent, with the SweepResult as its `result`: the same call goes on there.
+        """
+        with self._session(on_event) as session:
+            return swept(run_sweep(session, sweep_of(job), path_of(job), again=again))
+
+    def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
+        """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
+
+        Raises what `run` raises up to that moment; WatchdogNotArmed if the slice cannot be trusted to delete itself.
+        """
+        limit = seconds_if_given("max_duration", max_duration, *LIFE)
+        return Run(self, self._start(job, RunOptions(max_duration_s=limit, detach=True), on_event).run)
+
+    def attach(self, run: str | Run, *, on_event: OnEvent | None = None) -> RunResult:
+        """Follow a submitted run to its end, collect its artifacts, release its slice, and return the result of a success.
+
+        `run` is a run's id, its first letters, or a job's name. Raises what `run` raises; UnknownRun. After Interrupted the
+        run goes on: `error.result.detached` says so.
+        """
+        with self._session(on_event) as session:
+            result = runs.attach(session, _id(run))
+            return successful(session, result)
+
+    def cancel(self, run: str | Run) -> None:
+        """End a run and delete its slice, proven. Artifacts are not collected, but those of a job with `on="local"`.
+
+        A run that has ended already is left alone; one on a held slice is stopped, and the slice stays. The name of a sweep
+        ends all of its runs, and no other one starts. Raises UnknownRun; UserError for a name of several; TeardownUnproven;
+        TpujobError if the process of the run does not stop it.
+        """
+        with self._session(ends=True) as session:
+            if not ending.cancel(session, _id(run)).released:
+                check_released(session)
+
+    def collect(
+        self,
+        run: str | Run,
+        *,
+        max_results: str | None = None,
+        work: str | None = None,
+        to: str | Path | None = None,
+        on_event: OnEvent | None = None,
+    ) -> RunResult:
+        """Collect the results that a run left on its slice, release the slice, and return the run's result.
+
+        `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. `work`: a pattern, such as `"*"`, of files
+        beside the artifacts that come without a limit, to the directory `to` if there is one. Raises the run's own error if
+        the run was not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
+        """
+        most_bytes = None if max_results is None else size("max_results", max_results)
+        with self._session(on_event) as session:
+            place = None if to is None else Path(to)
+            result = ending.collect(session, _id(run), max_results=most_bytes, work=work, to=place)
+            return successful(session, result)
+
+    def get(self, run: str) -> Run:
+        """Return the run of this id, its first letters, or a job's name (its newest run). Raises UnknownRun."""
+        with self._session() as session:
+            return Run(self, lookup.run(session, run)[0].id)
+
+    def runs(self) -> list[RunSummary]:
+        """Return the runs of this machine, newest first."""
+        with self._session() as session:
+            return list(history.runs(session))
+
+    def show(self, run: str | Run) -> RunReport:
+        """Return everything about a run: attempts, slice, cost, metrics, files, and its story in events. Raises UnknownRun."""
+        with self._session() as session:
+            return reports.show(session, _id(run))
+
+    def cost(self, *, month: str | None = None, since: Since | None = None, by: By = "job") -> CostReport:
+        """Return what this machine's slices and runs cost: an estimate by a dated price table, each cloud apart.
+
+        `month` is one of UTC such as `"2026-11"`; `since` a day, a datetime, or how long (`"30d"`, a timedelta); without either
+        it is this month. `by` is run, job, project or accelerator. Dollars are None where a price is unknown. Raises UserError
+        for a period that does not exist or has not begun.
+        """
+        with self._session() as session:
+            return costs.cost(session, month=month, since=since, by=by)
+
+    def report(self, *runs: str | Run, out: str | Path | None = None) -> Path:
+        """Write the page of a run, or one that compares several or the runs of a sweep; return its path.
+
+        Without `out`, the page of a run is `report.html` in its directory, and that of several lies below the directory of all
+        runs. Raises UnknownRun; ConfigError if the file cannot be written.
+        """
+        with self._session() as session:
+            return pages.write_report(session, [_id(run) for run in runs], None if out is None else Path(out))
+
+    def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
+        """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.
+
+        Raises UnknownRun for a run without a log; UserError for a worker that it does not have.
+        """
+        with self._session() as session:
+            for lines in logs.read_logs(
+                session, _id(run), follow=follow, workers="all" if worker is None else (worker,)
+            ):
+                for text in lines.lines:
+                    yield LogLine(lines.worker, text)
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function on a TPU and return its value.
+
+        A function that `tpujob.function` did not decorate gets the default TPU of a job. Raises what `run` raises;
+        RemoteFunctionError for an exception in the function; UserError for a function that cannot travel, and for arguments
+        that JSON does not carry.
+        """
+        if not isinstance(function, RemoteFunction):
+            function = remote()(function)
+        return function._run(self, args, kwargs)
+
+    def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
+        """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
+        with self._session(on_event) as session:
+            result = swept(run_sweep(session, sweep, path_of(job), again=again))
+            return outcome.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
+
+    # -- slices --------------------------------------------------------------------------------------------------------
+
+    def slice(
+        self,
+        accelerator: str,
+        *,
+        zone: str | Sequence[str] | None = None,
+        runtime: str | None = None,
+        provisioning: ProvisioningKind = "on-demand",
+        wait: Duration | None = None,
+        max_duration: Duration = "24h",
+        name: str = DEFAULT_NAME,
+        via: ViaKind | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Slice:
+        """Return a slice for a `with` block: READY when the block begins, proven absent when it ends, however it ends.
+
+        The slice belongs to this process: if the process is killed, the guardian deletes the slice. `wait` is for capacity (1s
+        to 7d; None: every zone is asked once); the slice exists for `max_duration` at most (6m to 7d). `via` is the way to its
+        workers (None: as your settings say). `run` does not use it: a job gets a slice of its own, or one that `up` holds.
+        """
+        options = SliceOptions(
+            accelerator=accelerator,
+            zone=zone if isinstance(zone, str) else ",".join(zone) if zone else None,
+            runtime=runtime,
+            provisioning=Provisioning(provisioning),
+            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
+            max_duration_s=seconds("max_duration", max_duration, *LIFE),
+            name=name,
+            via=None if via is None else Via(via),
+        )
+        return Slice(lambda: self._session(on_event), options)
+
+    def up(
+        self,
+        name: str | None = None,
+        *,
+        accelerator: str | None = None,
+        zone: str | None = None,
+        runtime: str | None = None,
+        provisioning: ProvisioningKind | None = None,
+        wait: Duration | None = None,
+        max_duration: Duration = "24h",
+        idle: Duration | None = DEFAULT_IDLE,
+        recreate: bool = False,
+        via: ViaKind | None = None,
+        on_event: OnEvent | None = None,
+    ) -> UpResult:
+        """Bring a slice to READY and hold it until `down`, also beyond this process. Doing it twice changes nothing.
+
+        It is deleted after `max_duration`, and once nothing has used it for `idle` (None: never; by default 1h, or as it was
+        created). A preempted slice is deleted and created again with `recreate`, and otherwise raises NeedsConsent. Raises
+        CapacityError, QuotaError and the other errors of the API; UserError for what does not fit an existing slice.
+        """
+        options = SliceOptions(
+            name=name,
+            zone=zone,
+            accelerator=accelerator,
+            runtime=runtime,
+            provisioning=None if provisioning is None else Provisioning(provisioning),
+            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
+            max_duration_s=seconds("max_duration", max_duration, *LIFE),
+            idle_s=_idle_s(idle),
+            recreate=recreate,
+            via=None if via is None else Via(via),
+        )
+        with self._session(on_event) as session:
+            return bring_up(session, options)
+
+    def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
+        """Delete a slice and prove that it is absent. Without a name: the slice of `up` without a name.
+
+        `everything`: every slice of this machine's ledger. Raises TeardownUnproven for one that is not proven absent; UserError
+        for an unknown name.
+        """
+        with self._session(on_event, quiet=True, ends=True, light=True) as session:
+            result = take_down(session, name, everything=everything)
+            check_released(session)
+            if result.error is not None:
+                raise result.error
+            return result
+
+    def stop(self, name: str | None = None) -> SliceStatus:
+        """Stop a held slice: it keeps its disk, its name, its quota and its end. Costs go on by the price table.
+
+        No watchdog runs until `start`: at its end the next call, `tpujob` command or gc timer deletes it. Raises UserError if
+        there is none or it is in use.
+        """
+        with self._session() as session:
+            return up.stop(session, name)
+
+    def start(self, name: str | None = None) -> SliceStatus:
+        """Start a stopped slice and wait until it is READY. Raises UserError if there is none."""
+        with self._session() as session:
+            return up.start(session, name)
+
+    def extend(self, name: str, by: Duration) -> SliceEnd:
+        """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
+        by_s = seconds("by", by, *HOLD)
+        with self._session() as session:
+            return up.extend(session, name, by_s)
+
+    @contextmanager
+    def forward(self, name: str | Run | None, *ports: int, worker: int = 0) -> Iterator[dict[int, int]]:
+        """Forward ports of a worker of a slice or run to this machine for a `with` block: yields each one's port of 127.0.0.1.
+
+        That is the same one unless it is in use. Without ports, the `ports` of the run's job. Raises UserError for a slice that
+        is not there or not READY; Unreachable.
+        """
+        wishes = [PortWish(port) for port in ports]
+        with (
+            self._session() as session,
+            forwarding(session, None if name is None else _id(name), wishes, worker) as (_, forwarded),
+        ):
+            yield {each.port: each.local for each in forwarded}
+
+    def status(self, *, on_event: OnEvent | None = None) -> Status:
+        """Return every slice of tpujob that the API shows or this machine's ledger has open, with its claim and its cost.
+
+        Raises nothing for an API that does not answer: `Status.exit_code` is 0 only for a complete answer.
+        """
+        with self._session(on_event, ends=True, light=True) as session:
+            return slice_status(session)
+
+    def offers(
+        self, accelerator: str | None = None, *, zone: str | None = None, spot: bool = False, refresh: bool = False
+    ) -> Offers:
+        """Return which TPUs there are, where and for how much: of a type or generation, in a comma list of places; or all.
+
+        `refresh` asks the API which of them the project has, and remembers the answer. Raises UserError for an unknown type
+        or place, CloudError when no zone answers.
+        """
+        with self._session(light=True) as session:
+            return slice_offers(session, accelerator=accelerator, zone=zone, spot=spot, refresh=refresh, all_sizes=True)
+
+    def gc(self, places: Sequence[str] = (), *, dry_run: bool = False, on_event: OnEvent | None = None) -> GcResult:
+        """Delete every slice of the project whose claim is over, whichever machine made it; return what was seen.
+
+        `places` are zones and regions; empty means every zone. `GcResult.done` is true when every zone answered and everything
+        that was to be deleted is proven absent. Raises UserError for an unknown place; AuthError.
+        """
+        with listening(on_event or self.on_event) as reporter:
+            return collect_garbage(reporter, area_of("tpu", self.cloud, self.project, places), dry_run=dry_run)
+
+    def gc_cluster(
+        self,
+        namespaces: Sequence[str] = (),
+        *,
+        context: str | None = None,
+        cluster: str | None = None,
+        dry_run: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> GcResult:
+        """Delete what jobs with `on: gke` left in namespaces of a cluster after their end; return what was seen.
+
+        What is not given is that of `gke:` in the settings. `zones` of the result are the namespaces. Raises ConfigError
+        without a usable cluster; AuthError.
+        """
+        with listening(on_event or self.on_event) as reporter:
+            return collect_garbage(
+                reporter, area_of("gke", parts=namespaces, context=context, cluster=cluster), dry_run=dry_run
+            )
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _session(
+        self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
+    ) -> Iterator[Session]:
+        with listening(on_event or self.on_event) as reporter:
+            session = Session.open(self.cloud, self.project, reporter=reporter, quiet=quiet, light=light, ends=ends)
+            try:
+                yield session
+            finally:
+                session.close()
+
+    def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
+        with self._session(on_event) as session:
+            return successful(session, start_run(session, spec_of(job), path_of(job), options))
+
+
+def _idle_s(idle: Duration | None) -> float | None:
+    """Return what `SliceOptions.idle_s` says of it."""
+    if idle == DEFAULT_IDLE:
+        return None
+    return math.inf if idle is None else seconds("idle", idle, *HOLD)
+
+
+def _id(run: str | Run) -> str:
+    return run.id if isinstance(run, Run) else run

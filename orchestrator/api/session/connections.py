@@ -1,0 +1,142 @@
+"""How sessions, and commands without a ledger, reach the clouds: the client of each, the emulator that runs here, the guardian.
+
+`connect` needs neither a ledger nor google-cloud-tpu: enough to ask and to delete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloud_tpu_emulator.daemon import control
+from orchestrator import places, settings
+from orchestrator.errors import CloudUnavailable, TpujobError
+from orchestrator.places.desk import Address, Emulator
+from orchestrator.promise.lease.cloud_api import Cloud, is_emulated
+from orchestrator.settings import Target
+from orchestrator.text.redaction import Redactor
+
+if TYPE_CHECKING:
+    from orchestrator.api.session.events import Reporter
+    from orchestrator.promise.guardian_process import Guardian
+
+
+OFF = ("off", "0", "no")
+
+
+class Connections:
+    """`directory`: the state directory. `light`: clients that only read and delete."""
+
+    def __init__(self, target: Target, directory: Path, reporter: Reporter, *, light: bool = False) -> None:
+        self._target, self._directory, self._reporter, self.light = target, directory, reporter, light
+        self._endpoint: control.Endpoint | None = None
+        self.guardian_words: str | None = None  # of the guardian that was started, for messages
+
+    @property
+    def emulator_directory(self) -> Path:
+        """Return the state directory of the emulator that runs here."""
+        return self._directory / "emulator"
+
+    def connect(self, cloud: str) -> Cloud:
+        """Return the client of a cloud. Raises CloudError, ConfigError."""
+        return places.place_of(cloud).open_cloud(self, cloud)
+
+    def address(self, cloud: str) -> Address:
+        """Return where a cloud of slices answers; start the emulator for its own. Raises CloudError, ConfigError."""
+        from orchestrator.places.google.credentials import read_token
+
+        target = self._target
+        if cloud != target.kind:
+            target = replace(target, kind=cloud, timings=settings.timings_of(cloud, os.environ))
+        if not is_emulated(cloud):
+            return Address(target)
+        if target.endpoint is None:
+            endpoint = self._endpoint = embedded_emulator(self.emulator_directory)
+            for token in (endpoint.token, endpoint.tpujob_token):
+                self._reporter.secrets.add(token)
+            return Address(target, endpoint.url, endpoint.tpujob_token)
+        token = read_token(target.token_file)
+        self._reporter.secrets.add(token)
+        if not (self.light or token.startswith("tpujob-")):
+            hint = "unless the emulator runs all startup-scripts; copy its file tpujob-token, too, or name that one"
+            text = f"with {target.token_file}, the token of all clients, no watchdog starts on what is created"
+            self._reporter.notice("warning", f"{text}, {hint}")
+        return Address(target)
+
+    def emulator(self, kind: str) -> Emulator | None:
+        """Return where the emulated cloud answers, which is started if need be; None: the cloud is Google's."""
+        from orchestrator.places.google.credentials import read_token
+
+        if not is_emulated(kind):
+            return None
+        if is_emulated(self._target.kind) and self._target.endpoint is not None:
+            read_token(self._target.token_file)  # raises if there is none
+            return Emulator(self._target.endpoint, Path(str(self._target.token_file)).absolute())
+        return Emulator(embedded_emulator(self.emulator_directory).url, self.emulator_directory / "token")
+
+    def still_there(self, kind: str) -> bool:
+        """Return whether the cloud is the one that was connected: the emulator may have ended, and another one begun."""
+        if not is_emulated(kind) or self._endpoint is None:
+            return True
+        return control.running(self.emulator_directory) == self._endpoint
+
+    def guardian(self) -> Callable[[], Guardian] | None:
+        """Return what starts the guardian of this process; None where TPUJOB_GUARDIAN says off."""
+        from orchestrator.promise import guardian_process
+
+        if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
+            return None
+
+        def arm() -> Guardian:
+            try:
+                guardian = guardian_process.start_guardian(
+                    self._directory, lambda text: self._reporter.notice("guardian", text)
+                )
+            except guardian_process.GuardianNotStarted as error:
+                hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command releases what a killed one leaves"
+                raise TpujobError(f"{error}; nothing was created", hint=hint) from error
+            log = self._directory / "guardian.log"
+            self.guardian_words = f"guardian {guardian.pid}, once this command has ended (log: {log})"
+            return guardian
+
+        return arm
+
+
+def connect(target: Target, secrets: Redactor, cloud: str | None = None) -> Any:
+    """Return the light client of the target's cloud, or of another one; start the embedded emulator where that is the target.
+
+    `secrets` learns the emulator's token. Raises AuthError without credentials, CloudUnavailable when the emulator does not
+    start, ConfigError for an unusable state directory.
+    """
+    cloud = cloud or target.kind
+    return places.place_of(cloud).open_cloud(_Lines(target, secrets), cloud)
+
+
+@dataclass(slots=True)
+class _Lines:
+    target: Target
+    secrets: Redactor
+    light: bool = True
+
+    def address(self, cloud: str) -> Address:
+        from orchestrator.places.google.credentials import read_token
+
+        if not is_emulated(cloud):
+            return Address(self.target)
+        if self.target.endpoint is not None:
+            self.secrets.add(read_token(self.target.token_file))
+            return Address(self.target)
+        endpoint = embedded_emulator(settings.open_state_dir(settings.state_dir(os.environ)) / "emulator")
+        self.secrets.add(endpoint.token)
+        return Address(self.target, endpoint.url, endpoint.token)
+
+
+def embedded_emulator(directory: Path) -> control.Endpoint:
+    """Return the endpoint of the emulator in this directory; start it if it is not running. Raises CloudUnavailable."""
+    try:
+        return control.ensure_running(directory)
+    except RuntimeError as error:
+        raise CloudUnavailable(str(error), hint=f"its log is {directory / 'daemon.log'}") from error

@@ -1,0 +1,315 @@
+"""Events: everything that the client reports while it works. The CLI renders them; `run --json` writes each as a line.
+
+An event is a frozen value. `Reporter` makes them: it hides secrets and calls one function with each event, from whichever
+thread it happens in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orchestrator.errors import TpujobError
+from orchestrator.text.parsing import NotFinite
+from orchestrator.text.redaction import Redactor
+from orchestrator.text.units import format_duration
+
+if TYPE_CHECKING:
+    from orchestrator.promise.effects.base import Report
+    from orchestrator.report.rows.collected import ResultRemark
+    from orchestrator.report.rows.worker_ends import WorkerReport
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The base of all events. `kind` names the event in JSON. `variant`: of which job of a sweep it is; empty for any other."""
+
+    kind: ClassVar[str] = "event"
+    variant: str = field(default="", kw_only=True)
+
+    def as_json(self) -> dict[str, Any]:
+        """A flat object: `event` (the kind) and the fields, as JSON values; `variant` only for a job of a sweep."""
+        return {"event": self.kind, **{key: value for key, value in asdict(self).items() if key != "variant" or value}}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice(Event):
+    """One step of the work. `stage` is a word such as `cloud`, `plan`, `create`, `ship`; `text` is one or more lines."""
+
+    kind: ClassVar[str] = "notice"
+    stage: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Event):
+    """How far a step is. The next event of any kind replaces it on a terminal."""
+
+    kind: ClassVar[str] = "progress"
+    stage: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running(Event):
+    """A phase of the job has begun, or its end was moved. Time and dollars go on from these figures.
+
+    `left_s`: until the job is stopped at the latest. Dollars are those of the run so far, and of its slice per hour, by the
+    price table; None: unknown, or a job on this machine.
+    """
+
+    kind: ClassVar[str] = "running"
+    run: str
+    phase: str  #: setup or main
+    cloud: str
+    elapsed_s: float  #: of the phase
+    left_s: float
+    usd_so_far: float | None = None
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workers(Event):
+    """How many workers the job gets, before any of them prints. `logs`: the directory of their log files."""
+
+    kind: ClassVar[str] = "workers"
+    count: int
+    logs: Path
+
+    def as_json(self) -> dict[str, Any]:
+        return {**Event.as_json(self), "logs": str(self.logs)}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded(Event):
+    """A phase of the job has ended on a worker, after its last line."""
+
+    kind: ClassVar[str] = "worker_ended"
+    phase: str  #: setup or main
+    worker: int
+    exit_code: int | None  #: None: its supervisor is gone, and the code is unknown
+    stopped: bool = False  #: it ended because it was asked to, such as after the failure of another worker
+
+
+@dataclass(frozen=True, slots=True)
+class Alert(Event):
+    """A message that must not be overlooked: a slice that is not proven gone."""
+
+    kind: ClassVar[str] = "alert"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Event):
+    """An error that was handled: the work goes on to its end. `exit_code` is the one of the error's type."""
+
+    kind: ClassVar[str] = "failure"
+    message: str
+    hint: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogLines(Event):
+    """Lines that a worker printed, in order, without newlines, control characters and secrets."""
+
+    kind: ClassVar[str] = "log"
+    worker: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar(Event):
+    """The line that a worker redraws by carriage returns, such as a progress bar, as it is now; once a second at most.
+
+    Clean, as the lines of `LogLines`, with which it ends.
+    """
+
+    kind: ClassVar[str] = "bar"
+    worker: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics(Event):
+    """The newest values that a job reported, a few times a second at most; the files of the run have all of them.
+
+    `values`: of the same step, by name; None for NaN and infinities, of which `diverged` says what they are and since which
+    step. `step`: None where the job names none.
+    """
+
+    kind: ClassVar[str] = "metrics"
+    worker: int
+    step: int | None
+    values: Mapping[str, float | None]
+    diverged: Mapping[str, NotFinite] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Event):
+    """How a run ended, or how it was left; also the last event of a run. Times are unix seconds, by the ledger's clock.
+
+    `exit_code` and `ended_at` are None while the run goes on.
+    """
+
+    kind: ClassVar[str] = "result"
+    run: str
+    name: str
+    state: str
+    exit_code: int | None  #: of `tpujob`: the job's own, the error's, or 75 while a slice is not proven absent
+    directory: Path
+    started_at: float
+    ended_at: float | None
+    attempt_count: int = 1
+    restarts: int = 0  #: after a lost slice
+    emulated: bool = False  #: it ran on an emulated TPU: its seconds and dollars are not those of a real one
+    job_s: float | None = None  #: seconds that the job ran, in all attempts, without waiting, setup and collecting
+    cost_usd: float | None = None  #: of all attempts; None: unknown, or a run on this machine
+    metrics: dict[str, Any] = field(default_factory=dict)  #: the last value of each, and what metrics.json holds
+    artifacts: tuple[Path, ...] = ()
+    results: tuple[ResultRemark, ...] = ()  #: results that have another name here, or are not here
+    workers: tuple[WorkerReport, ...] = ()  #: how a job that failed ended on each of them
+    report: Path | None = None  #: its page; None: it could not be written
+    released: bool = True  #: every slice of the run is proven absent
+    release: str = "nothing was created"
+    detached: bool = False  #: the job goes on without this process
+    error: TpujobError | None = None
+    lines: tuple[str, ...] = ()  #: for a terminal
+
+    @property
+    def in_short(self) -> str:
+        """Return one line for a run of a sweep, which the table at its end describes."""
+        took = format_duration((self.ended_at or self.started_at) - self.started_at)
+        return f"{self.state} · {took} · tpujob show {self.run}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields without `lines`; paths as text, the error as its type, message, hint and exit code."""
+        error = self.error
+        left_out = {"lines"} if self.variant else {"lines", "variant"}
+        shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        shape |= {"directory": str(self.directory), "artifacts": [str(path) for path in self.artifacts]}
+        shape |= {key: [asdict(each) for each in shape[key]] for key in ("results", "workers")}
+        shape["report"] = None if self.report is None else str(self.report)
+        if error is not None:
+            told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            shape["error"] = {"type": type(error).__name__, **told}
+        return {"event": self.kind, **shape}
+
+
+@dataclass(frozen=True, slots=True)
+class VariantResult:
+    """What became of one job of a sweep. `state`: that of its newest run, or `queued`: it was not run."""
+
+    number: int  #: from 1, in the order of the file
+    variant: str  #: what it is called in the sweep, such as `lr=1e-4`; that of its events
+    name: str  #: of its runs
+    params: Mapping[str, str | int | float | bool]
+    state: str = "queued"
+    run: str | None = None
+    exit_code: int | None = None  #: None: it was not run
+    done_before: bool = False  #: an earlier run with the same job, code and cloud succeeded; it was not run again
+    result: RunResult | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult(Event):
+    """How a sweep ended; also its last event. `variants` are in the order of the file."""
+
+    kind: ClassVar[str] = "sweep"
+    sweep: str
+    name: str
+    variants: tuple[VariantResult, ...]
+    exit_code: int  #: 0: all succeeded; else that of what stopped it, or of the first one that failed; 75 before all
+    stopped: bool = False  #: before every variant had its run; the same call goes on there
+    error: TpujobError | None = None  #: what stopped it, where that was not the end of a variant
+    report: Path | None = None  #: the page that compares its runs; None: there was none, or it could not be written
+
+    @property
+    def succeeded(self) -> tuple[VariantResult, ...]:
+        return tuple(each for each in self.variants if each.succeeded)
+
+    @property
+    def failed(self) -> tuple[VariantResult, ...]:
+        """Those that were run without success."""
+        return tuple(each for each in self.variants if each.run is not None and not each.succeeded)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, each variant without its `result`, which is an event of its own."""
+        rows = [
+            {each.name: getattr(row, each.name) for each in fields(row) if each.name != "result"}
+            | {"params": dict(row.params)}
+            for row in self.variants
+        ]
+        told = None if self.error is None else {"type": type(self.error).__name__, "message": self.error.message}
+        shape = {"sweep": self.sweep, "name": self.name, "variants": rows, "exit_code": self.exit_code}
+        report = None if self.report is None else str(self.report)
+        return {"event": self.kind, **shape, "stopped": self.stopped, "error": told, "report": report}
+
+
+class Reporter:
+    """Makes events and passes them on. Called from any thread; one event at a time reaches `on_event`.
+
+    `secrets` hides values in every text before it leaves. An exception in `on_event` propagates to the caller. `variant`: of
+    all events from now on.
+    """
+
+    def __init__(
+        self, on_event: Callable[[Event], object] = lambda event: None, secrets: Redactor | None = None
+    ) -> None:
+        self.secrets = secrets if secrets is not None else Redactor()
+        self.variant = ""
+        self._on_event = on_event
+        self._lock = threading.RLock()
+
+    def report(self, told: Report) -> None:
+        """A line of the engine."""
+        from orchestrator.promise.effects.base import JobClock, SliceWorkers  # its caller has it imported
+        from orchestrator.promise.lease.run_and_attempt import WorkerEnd
+        from orchestrator.report.files.artifact_files import log_directory
+
+        match told.about:
+            case None:
+                (self.progress if told.passing else self.notice)(told.stage, told.text)
+            case JobClock() as job:
+                self.emit(
+                    Running(job.run, job.phase, job.cloud, job.elapsed_s, job.left_s, job.usd_so_far, job.usd_per_hour)
+                )
+            case SliceWorkers(count=count, directory=directory):
+                self.emit(Workers(count, log_directory(Path(directory))))
+            case WorkerEnd(worker=worker, exit_code=code, stopped=stopped):
+                self.emit(WorkerEnded(told.stage, worker, code, stopped))
+
+    def notice(self, stage: str, text: str) -> None:
+        self.emit(Notice(stage, self.secrets.hide(text)))
+
+    def progress(self, stage: str, text: str) -> None:
+        self.emit(Progress(stage, self.secrets.hide(text)))
+
+    def alert(self, text: str) -> None:
+        self.emit(Alert(self.secrets.hide(text)))
+
+    def fail(self, error: TpujobError) -> None:
+        self.emit(Failure(self.secrets.hide(error.message), self.secrets.hide(error.hint or ""), error.exit_code))
+
+    def log(self, worker: int, lines: tuple[str, ...]) -> None:
+        """Lines whose secrets are hidden already."""
+        self.emit(LogLines(worker, lines))
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            self._on_event(replace(event, variant=self.variant) if self.variant else event)
+
+
+def relative(path: Path) -> Path:
+    """Return the path as seen from the working directory, if it lies below it."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, FileNotFoundError):  # somewhere else; or the working directory was deleted
+        return path

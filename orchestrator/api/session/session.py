@@ -1,0 +1,468 @@
+"""The session of a command or a call: its cloud, ledger, locks and world, and the recovery of what earlier ones left.
+
+Opening a session uses no network: the first effect that needs the cloud connects to it. The engine is imported when there is
+a program to run, so that commands that find nothing to do stay quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from orchestrator import places, settings, traits
+from orchestrator.api.session.connections import Connections
+from orchestrator.api.session.events import Reporter
+from orchestrator.errors import (
+    NOT_PROVEN,
+    CloudUnavailable,
+    ConfigError,
+    Interrupted,
+    TeardownUnproven,
+    TpujobError,
+    UnknownLease,
+)
+from orchestrator.promise.effects.locks import FileLocks
+from orchestrator.promise.lease.access import KEY_OUTLIVES_S
+from orchestrator.promise.lease.cloud_api import NO_CLOUD
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.ledger.clocks import Clocks
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.settings import Target
+from orchestrator.system import fork, private_files
+from orchestrator.text import names
+
+if TYPE_CHECKING:
+    from orchestrator.places.desk import Emulator
+    from orchestrator.promise.effects.base import Program
+    from orchestrator.promise.effects.interpreter import Interpreter
+    from orchestrator.promise.effects.world import RealWorld
+    from orchestrator.promise.lease.cloud_api import Capabilities, Cloud
+    from orchestrator.promise.lease.run_and_attempt import RunRecord
+    from orchestrator.promise.release import Released
+
+T = TypeVar("T")
+
+LOCK_POLL_S = 0.1
+RECOVERY_S = 20.0  # how long a command that only reads waits for the proof of an old teardown
+
+
+class Session:
+    """`unproven` has the releases of this session without a proof, by lease: with any of them the exit code is 75."""
+
+    def __init__(
+        self,
+        target: Target,
+        directory: Path,
+        reporter: Reporter | None = None,
+        *,
+        quiet: bool = False,
+        light: bool = False,
+        cloud_is_named: bool = False,
+    ) -> None:
+        self.target = target
+        self.cloud_is_named = cloud_is_named  # by the caller, not by the settings
+        self.directory = directory
+        self.reporter = reporter or Reporter()
+        self.ledger = Ledger(directory / "ledger.sqlite3")
+        self.clocks = Clocks(self.ledger)
+        self.locks = FileLocks(directory / "locks")
+        self.unproven: dict[str, Released] = {}
+        self._connections = Connections(target, directory, self.reporter, light=light)
+        self._worlds: dict[str, RealWorld] = {}
+        self._running: list[Interpreter] = []
+        self._asked_to_end: tuple[int, str, bool] | None = None  # and no program was told of it yet
+        self._announced = self._told_of_newer = False
+        self._asked_time: set[str] = set()
+        self.keys_left: set[str] = set()  # leases whose key OS Login did not remove
+        self._quiet = quiet
+        self._interrupted: Interrupted | None = None
+
+    @classmethod
+    def open(
+        cls,
+        cloud: str | None = None,
+        project: str | None = None,
+        *,
+        reporter: Reporter | None = None,
+        quiet: bool = False,
+        light: bool = False,
+        ends: bool = False,
+    ) -> Session:
+        """Return a session for this cloud, or for the configured one. Raises ConfigError.
+
+        `light`: connect without google-cloud-tpu, for commands that only read and delete. `ends`: for commands that create
+        nothing. Both accept a state directory that other users could change. `quiet`: report no release that is proven.
+        """
+        target = settings.resolve(cloud, project, os.environ)
+        reporter = reporter or Reporter()
+        warn = (lambda text: reporter.notice("warning", text)) if light or ends else None
+        directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
+        if target.endpoint is not None:
+            # An emulator that is not the embedded one: an absence there proves nothing here, so it has its own ledger.
+            import hashlib
+
+            directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
+            private_files.make_directory(directory)
+        named = cloud is not None or project is not None
+        return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named)
+
+    def beside(self, reporter: Reporter) -> Session:
+        """Return another session of the same cloud, for another thread."""
+        return Session(self.target, self.directory, reporter, cloud_is_named=self.cloud_is_named)
+
+    # -- the world ------------------------------------------------------------------------------------------------
+
+    def now(self, cloud: str | None = None) -> float:
+        """Return the ledger's time of this session's cloud, or of another one, in unix seconds (`promise.ledger.clocks`)."""
+        return self.clocks.now(cloud or self.target.kind)
+
+    def certain_now(self) -> float:
+        """Return the same, for the start of a claim. Raises CloudUnavailable after a restart, until the cloud told its time."""
+        if not self.clocks.is_certain(self.target.kind):
+            raise CloudUnavailable(
+                "this machine was restarted, and the cloud does not say how long it was off",
+                hint="nothing was created; try again when the API answers",
+            )
+        return self.now()
+
+    def announce(self) -> None:
+        """Report the cloud of this session, and why it is that one. Reported once."""
+        if not self._announced:
+            self._announced = True
+            self.reporter.notice("cloud", self.target.why)
+
+    def world(self, cloud: str | None = None) -> RealWorld:
+        """Return the world of the programs of this session's cloud, or of another one. Connects to nothing yet."""
+        from orchestrator.promise.effects.world import RealWorld
+
+        kind = cloud or self.target.kind
+        if kind not in self._worlds:
+            self._worlds[kind] = RealWorld(
+                kind=kind,
+                clocks=self.clocks,
+                ledger=self.ledger,
+                locks=self.locks,
+                report=self.reporter.report,
+                start_guardian=self._connections.guardian(),
+                open_cloud=partial(self._connections.connect, kind),
+                reach=places.place_of(kind).reach(self, kind),
+                channel=traits.traits_of(kind).reached,
+                still_there=partial(self._connections.still_there, kind),
+            )
+        return self._worlds[kind]
+
+    def cloud(self, cloud: str) -> Cloud:
+        """Return the client of a cloud, which is opened with its first use."""
+        return self.world(cloud).cloud
+
+    def emulator(self, cloud: str) -> Emulator | None:
+        """Return where an emulated cloud answers, which is started if need be; None: the cloud is Google's."""
+        return self._connections.emulator(cloud)
+
+    def check_machine(self, workers: int = 0, files_each: int = 1) -> None:
+        """Raise ConfigError for what would end a run on so many workers once its slice is billed."""
+        from orchestrator.hosts.fleet.connecting import check_limits
+
+        self.locks.check()
+        check_limits(workers, files_each)
+
+    def run_of(self, lease: Lease) -> RunRecord | None:
+        """Return the run of a lease."""
+        return self.ledger.run(lease.run)[0] if lease.run is not None else None
+
+    def run(self, program: Program[T], cloud: str | None = None) -> T:
+        """Run a program on this session's cloud, or another one, and return its result. Signals interrupt it.
+
+        Raises TeardownUnproven when signals ended it before the proof that it owed.
+        """
+        from orchestrator.promise.effects.interpreter import Abandoned, Interpreter
+
+        interpreter = Interpreter(self.world(cloud))
+        with fork.no_fork():
+            self._running.append(interpreter)
+            if self._asked_to_end is not None:
+                number, by, told = self._asked_to_end
+                interpreter.interrupt(number, by, told=told)
+        try:
+            result = interpreter.run(program)
+        except Abandoned:
+            raise self._left_behind(interpreter.pending) from None
+        finally:
+            with fork.no_fork():
+                self._running.remove(interpreter)
+                if interpreter.interrupted:
+                    self._asked_to_end = None
+        self._interrupted = interpreter.pending
+        return result
+
+    def interrupt(self, number: int = signal.SIGINT, by: str = "", *, told: bool = False) -> None:
+        """Interrupt the running program, or else the next one, as this signal does. Called from any thread.
+
+        `told`: the user has been told what follows.
+        """
+        with fork.no_fork():
+            self._asked_to_end = (number, by, told)
+            for interpreter in self._running:
+                interpreter.interrupt(number, by, told=told)
+
+    def close(self) -> None:
+        """Close locks, connections, ledger and the guardian's pipe, once no program runs any more.
+
+        The guardian then releases what is owed and not proven gone, as after the end of a process. In a forked child this
+        closes nothing of the parent's.
+        """
+        self.locks.close()
+        for world in self._worlds.values():
+            world.close()
+        self.ledger.close()
+
+    def _left_behind(self, interrupted: Interrupted | None) -> TpujobError:
+        """Report every slice that this process still owes; return the error of a command that ended before the proof."""
+        reason = TeardownUnproven("you left before it was proven")
+        owed = [lease for lease in self.ledger.open_leases() if self.locks.is_held(lease.id)]
+        for lease in owed:
+            self._alert(unchecked(lease, reason))
+        if not owed and interrupted is not None:
+            return interrupted  # another process has the proof
+        return TeardownUnproven(
+            "left before the slice was proven gone", hint="every tpujob command continues the deletion"
+        )
+
+    def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
+        """Run a program that needs the capabilities of the cloud, if one is asked."""
+        asked = traits.traits_of(cloud or self.target.kind).billed
+        return self.run(build(self.world(cloud).cloud.capabilities if asked else NO_CLOUD), cloud)
+
+    @property
+    def runs_directory(self) -> Path:
+        """The directory below which every run gets its own."""
+        return Path(self.target.runs_dir or "runs").absolute()
+
+    @property
+    def emulator_directory(self) -> Path:
+        return self._connections.emulator_directory
+
+    def lease_directory(self, lease_id: str) -> Path:
+        """Return the private directory of a lease, for its SSH keys; create it if it is missing. Raises ConfigError."""
+        directory = self.directory / "leases" / lease_id
+        try:
+            private_files.make_directory(directory)
+        except OSError as error:
+            raise ConfigError(
+                f"{error.filename} cannot be created: {error.strerror}",
+                hint="the SSH keys of the slice go there; TPUJOB_STATE_DIR can name another directory",
+            ) from error
+        return directory
+
+    @property
+    def owner(self) -> str:
+        """The owner id of this user on this machine, as in node names."""
+        import socket
+
+        return names.owner_id(user_name(), socket.gethostname())
+
+    # -- what is owed ---------------------------------------------------------------------------------------------
+
+    def recover(self, *, budget_s: float = RECOVERY_S, spare: str | None = None, look: bool = False) -> None:
+        """Finish what earlier commands left, in every cloud: releases that are overdue, attempts whose process died.
+
+        `spare`: leave the slices of this handle alone. `look`: ask the cloud also about slices that are held or detached; their
+        watchdog may have deleted them. Waits `budget_s` at most for proofs; a cloud that fails is reported, not raised. Raises
+        Interrupted.
+        """
+        if self.ledger.newer is not None and not self._told_of_newer:
+            text = f"{self.ledger.newer.message}; what is over is ended, and nothing new is created"
+            self.reporter.notice("warning", text)
+            self._told_of_newer = True
+        open_before = {attempt.run_id for attempt in self.ledger.attempts_open()}
+        if open_before or self.ledger.open_leases():
+            self._recover(budget_s, spare, look)
+            self._report_ended(open_before)
+        self._forget_gone()  # last: an OS Login that does not answer delays no release
+
+    def _report_ended(self, runs: set[str]) -> None:
+        """Write the pages of those of these runs that have ended, and tidy up after them.
+
+        Of one that was killed, no process of its own does.
+        """
+        for run_id in runs - {attempt.run_id for attempt in self.ledger.attempts_open()}:
+            from orchestrator.api.results import pages
+
+            found, _ = self.ledger.run(run_id)
+            pages.run_ended(self, run_id, Path(found.directory))
+            places.place_of(found.cloud).tidy(self, found)
+
+    def _recover(self, budget_s: float, spare: str | None, look: bool) -> None:
+        from orchestrator.promise.recover import close_attempts, overdue, recover
+
+        self.run(close_attempts())
+        for kind in traits.billed_clouds():
+            self._ask_time(kind)
+            if not self.run(overdue(kind, spare=spare, look=look), kind):
+                continue
+            try:
+                program = partial(recover, kind, budget_s=budget_s, spare=spare, look=look)
+                results = self.on_cloud(program, kind)
+            except TpujobError as error:
+                self._recovery_failed(kind, error)
+                continue
+            for released in results:
+                self.note(released)
+            if self._interrupted is not None:
+                raise self._interrupted  # Ctrl-C is for the command, not only for its recovery
+            self.run(close_attempts())
+
+    def _ask_time(self, kind: str) -> None:
+        """Ask the cloud how long this machine was off: once a session, and only after a restart."""
+        from orchestrator.promise.server_time import ask_time
+
+        owed = [lease for lease in self.ledger.open_leases() if lease.cloud == kind]
+        if owed and kind not in self._asked_time and not self.clocks.is_certain(kind):
+            self._asked_time.add(kind)
+            try:
+                self.run(ask_time(owed[0]), kind)
+            except Interrupted:
+                raise  # Ctrl-C is for the command, not only for the question
+            except TpujobError as error:  # such as no credentials for a cloud that this session does not use
+                self.reporter.notice("clock", f"how long this machine was off is not known yet: {error.message}")
+
+    def _recovery_failed(self, kind: str, error: TpujobError) -> None:
+        from orchestrator.promise.recover import overdue
+
+        self.reporter.fail(error)
+        for lease, why, _ in self.run(overdue(kind), kind):
+            self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
+            self.unproven[lease.id] = unchecked(lease, error)
+
+    def know_secrets(self, run: RunRecord) -> None:
+        """Hide what this process has in the variables from which the job got its secrets."""
+        self.reporter.secrets.add(*(os.environ.get(name, "") for name in run.spec.secret_sources))
+
+    def note(self, released: Released) -> None:
+        """Report how a release ended, and remember it for the exit code."""
+        from orchestrator.text.units import clock
+
+        if released.gone:
+            self.unproven.pop(released.lease.id, None)
+            self.forget_keys(released.lease.id)
+            if not self._quiet:
+                self.reporter.notice(
+                    "release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})"
+                )
+            return
+        self.unproven[released.lease.id] = released
+        self._alert(released)
+
+    def _alert(self, released: Released) -> None:
+        from orchestrator.promise.lease import claim_labels
+        from orchestrator.report.messages import unproven_alert
+
+        lease = released.lease
+        timings = settings.timings_of(lease.cloud, os.environ)
+        watchdog_by = (
+            claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
+        )
+        self.reporter.alert(unproven_alert(released, self._connections.guardian_words, watchdog_by=watchdog_by))
+
+    def note_overdue(self) -> None:
+        """Report deletions of other processes that take longer than they should."""
+        for lease in self.ledger.open_leases():
+            slow_s = 2 * settings.timings_of(lease.cloud, os.environ).absent_s
+            slow = lease.down_at is not None and self.now(lease.cloud) - lease.down_at >= slow_s
+            if slow and lease.id not in self.unproven:
+                self.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))
+
+    def forget_keys(self, lease_id: str) -> None:
+        """Delete the SSH keys of a slice that is gone. Its directory stays while its key is left in the OS Login profile."""
+        import shutil
+
+        directory = self.directory / "leases" / lease_id
+        shutil.rmtree(directory, ignore_errors=True)
+        if lease_id in self.keys_left:
+            with contextlib.suppress(OSError):  # a full disk: then the key goes when it expires
+                private_files.make_directory(directory)
+
+    def _forget_gone(self) -> None:
+        """Delete what is left of the SSH keys of slices that are gone: by a process that was killed, or in OS Login."""
+        answers = True
+        for directory in (self.directory / "leases").glob("*"):
+            with contextlib.suppress(UnknownLease):  # another process drafts it
+                lease = self.ledger.lease(directory.name)
+                if not lease.open:
+                    answers = self._remove_left_key(lease, answers)
+                    self.forget_keys(lease.id)
+
+    def _remove_left_key(self, lease: Lease, answers: bool) -> bool:
+        """Try once to remove the key of a slice that is gone from the OS Login profile, unless it has expired.
+
+        Return whether OS Login `answers`; where it does not, it is not asked for the next key.
+        """
+        if not lease.route.os_login or self.now(lease.cloud) > lease.deadline + KEY_OUTLIVES_S:
+            return answers
+        from orchestrator.promise.effects.cloud import RevokeLogin
+
+        async def revoke() -> None:
+            await RevokeLogin(lease)
+
+        self.keys_left.add(lease.id)
+        try:
+            if answers:
+                self.run(revoke(), lease.cloud)
+        except Interrupted:
+            raise  # Ctrl-C is for the command
+        except CloudUnavailable:
+            return False
+        except TpujobError:
+            pass  # the command that released the slice said so
+        return answers
+
+    def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
+        """Delete the SSH keys of these leases, but those of `kept` and of slices that are not proven gone."""
+        for lease_id in made:
+            if (kept is None or lease_id != kept.id) and lease_id not in self.unproven:
+                self.forget_keys(lease_id)
+
+    def exit_code(self, code: int = 0) -> int:
+        """Return 75 if a release of this session is not proven, else `code`."""
+        return NOT_PROVEN if self.unproven else code
+
+    def open_leases(self) -> list[Lease]:
+        """Return the open leases of this session's cloud."""
+        return [lease for lease in self.ledger.open_leases() if lease.cloud == self.target.kind]
+
+    def lock(self, name: str) -> None:
+        """Wait for a lock of this name, such as `up alice`. It is held until the session closes or its process ends."""
+        if self.locks.lock(name):
+            return
+        self.reporter.notice("wait", f"another tpujob process has the lock `{name}`; waiting for its end")
+        while not self.locks.lock(name):
+            time.sleep(LOCK_POLL_S)
+
+
+def unchecked(lease: Lease, error: TpujobError) -> Released:
+    """Return a release without a proof, of a slice about which the cloud was not asked."""
+    from orchestrator.promise.lease.absence import Verdict
+    from orchestrator.promise.release import Released
+
+    return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
+
+
+def user_name() -> str:
+    """Return the name of the user of this process."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container that runs as a number
+        return f"user{os.getuid()}"
+
+
+def default_handle() -> str:
+    """Return the user's name as a valid label value: the name of a slice without a name."""
+    return names.to_job_name(user_name())

@@ -1,0 +1,306 @@
+"""Effects: everything a program of the engine can ask of the world, one small frozen value each.
+
+A program is a plain `async def` that awaits effects and knows nothing else:
+
+    view = await Get(name)
+
+It does not run on asyncio. A driver receives each effect, performs it, and sends the answer back: `promise.effects.interpreter`
+performs effects on the real world in threads, so that a signal is noticed at once; a simulator answers them under virtual
+time and may stop answering at any of them, which is a crash. So every await is a crash point, and a program holds no
+resource that only its own next line would give back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from orchestrator.errors import TpujobError
+from orchestrator.promise.lease.cloud_api import Cloud, WorkerAddress
+from orchestrator.promise.lease.lease import Lease, LeaseEvent
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEvent, WorkerEnd
+
+if TYPE_CHECKING:
+    from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.promise.ledger.ledger import Ledger
+
+T = TypeVar("T")
+Program = Coroutine["Effect[Any]", Any, T]
+
+
+class Locks(Protocol):
+    """The locks of leases and attempts: file locks, which the kernel drops when their process dies."""
+
+    def lock(self, name: str) -> bool: ...
+
+    def unlock(self, name: str) -> None: ...
+
+    def is_locked(self, name: str) -> bool: ...
+
+
+class Logins(Protocol):
+    """The keys of leases in the OS Login profile of the user."""
+
+    def grant_login(self, lease: Lease, expires_at: float) -> str: ...
+
+    def extend_login(self, lease: Lease, expires_at: float) -> None: ...
+
+    def revoke_login(self, lease: Lease) -> None: ...
+
+
+class World(Protocol):
+    """What the real effects are performed on."""
+
+    ledger: Ledger
+    locks: Locks
+
+    @property
+    def reach(self) -> Logins: ...
+
+    @property
+    def cloud(self) -> Cloud: ...
+
+    @property
+    def report(self) -> Callable[[Report], None]: ...
+
+    def now(self, cloud: str | None = None) -> float: ...
+
+    def is_time_certain(self) -> bool: ...
+
+    def set_server_time(self, server_now: float, asked_at: float) -> None: ...
+
+    def arm(self) -> bool: ...
+
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew: ...
+
+
+class Effect(Generic[T]):
+    """An `await` hands it to the driver of the program; its value is the answer."""
+
+    # Slow effects are performed in a thread and abandoned when a signal arrives; quick ones at once.
+    slow: ClassVar[bool] = True
+
+    def __await__(self) -> Generator[Effect[T], T, T]:
+        return (yield self)
+
+    def perform(self, world: World) -> T:
+        raise NotImplementedError(type(self).__name__)
+
+
+class QuickEffect(Effect[T]):
+    """An effect that is performed at once, without a thread."""
+
+    slow: ClassVar[bool] = False
+
+
+# -- time, reports, signals -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Now(QuickEffect[float]):
+    """The ledger's time (`promise.ledger.clocks`) in unix seconds, of the program's own cloud or of the one named."""
+
+    cloud: str | None = None
+
+    def perform(self, world: World) -> float:
+        return world.now(self.cloud)
+
+
+@dataclass(frozen=True, slots=True)
+class IsTimeCertain(QuickEffect[bool]):
+    """False after a restart of this machine, until the cloud's clock is known: more time may have passed than `Now` says."""
+
+    def perform(self, world: World) -> bool:
+        return world.is_time_certain()
+
+
+@dataclass(frozen=True, slots=True)
+class SetServerTime(QuickEffect[None]):
+    """Set the ledger's time by the Date of a reply that has just come, to a call made at `asked_at`. Unix seconds both."""
+
+    server_now: float
+    asked_at: float
+
+    def perform(self, world: World) -> None:
+        world.set_server_time(self.server_now, self.asked_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep(Effect[None]):
+    """Wait. A signal ends a real wait; a simulated one takes virtual time.
+
+    A real wait also ends once another process has ended this attempt, or has begun to release this lease.
+    """
+
+    seconds: float
+    attempt_id: str | None = None
+    lease_id: str | None = None
+
+    def is_over(self, world: World) -> bool:
+        """Whether there is nothing left to wait for. A ledger that cannot be read ends no wait."""
+        try:
+            if self.attempt_id is not None and world.ledger.attempt(self.attempt_id).state.ended:
+                return True
+            return self.lease_id is not None and world.ledger.lease(self.lease_id).down_at is not None
+        except TpujobError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class StoodStill(QuickEffect["tuple[float, str] | None"]):
+    """For how many seconds this program did not run the last time that this was long, and that in words: its machine slept, or
+    it was stopped (Ctrl-Z). None: it never was. The interpreter knows it, and not the world.
+    """
+
+    def perform(self, world: World) -> tuple[float, str] | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class JobClock:
+    """A phase of a job that runs now. Dollars are those of its run so far, and of its slice per hour; None: unknown."""
+
+    run: str
+    cloud: str
+    phase: str
+    elapsed_s: float
+    left_s: float  # until it is stopped
+    usd_so_far: float | None
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceWorkers:
+    """How many workers an attempt has, and the directory of its run."""
+
+    count: int
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report(QuickEffect[None]):
+    """Report a line to the user. `stage` is its first word; the next line may replace a `passing` one.
+
+    `about`: what the line says, as a value: of a job that runs, of its workers, or of one of them whose phase has ended.
+    """
+
+    stage: str
+    text: str
+    passing: bool = False
+    about: JobClock | SliceWorkers | WorkerEnd | None = None
+
+    def perform(self, world: World) -> None:
+        world.report(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Shield(QuickEffect[None]):
+    """While raised, signals do not unwind the program: it is releasing. They are counted and answered with a line; the third
+    abandons the program, and the obligation stays in the ledger for the next tpujob command. When it is lowered (for the
+    next zone after a stockout), a signal that came meanwhile unwinds the program."""
+
+    raised: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StartGuardian(Effect[bool]):
+    """Start the guardian of this process, which releases what the process leaves. False: the user wants none."""
+
+    def perform(self, world: World) -> bool:
+        return world.arm()
+
+
+@dataclass(frozen=True, slots=True)
+class Make(Effect[T]):
+    """Call a function of the client, for a value that takes a file, a key or chance, such as names that were never used."""
+
+    make: Callable[[], T]
+
+    def perform(self, world: World) -> T:
+        return self.make()
+
+
+class MakeNow(Make[T]):
+    """The same at once, so that no signal comes between the call and what follows from it."""
+
+    slow: ClassVar[bool] = False
+
+
+# -- the ledger and the locks -----------------------------------------------------------------------------------------
+
+
+class Record(QuickEffect[None]):
+    """Apply events to the ledger; durable when the await returns. Raises NotAllowed, LedgerUnavailable."""
+
+    __slots__ = ("events",)
+
+    def __init__(self, *events: LeaseEvent | AttemptEvent) -> None:
+        self.events = events
+
+    def __repr__(self) -> str:
+        return f"Record({', '.join(type(event).__name__ for event in self.events)})"
+
+    def perform(self, world: World) -> None:
+        world.ledger.record(*self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEffect(QuickEffect[T]):
+    """An effect on one lease; the effects on locks also take the names of others."""
+
+    lease_id: str
+
+
+class ReadLease(LeaseEffect[Lease]):
+    """One lease of the ledger. Raises UnknownLease."""
+
+    def perform(self, world: World) -> Lease:
+        return world.ledger.lease(self.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLeases(QuickEffect[list[Lease]]):
+    """Every lease that is neither proven gone nor forgotten, of every cloud; none that only a newer tpujob can judge."""
+
+    def perform(self, world: World) -> list[Lease]:
+        return [lease for lease in world.ledger.open_leases() if lease.understood]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAttempt(QuickEffect[Attempt]):
+    """One attempt of the ledger. Raises UnknownRun."""
+
+    attempt_id: str
+
+    def perform(self, world: World) -> Attempt:
+        return world.ledger.attempt(self.attempt_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempts(QuickEffect[list[Attempt]]):
+    """Every attempt whose end is not recorded."""
+
+    def perform(self, world: World) -> list[Attempt]:
+        return world.ledger.attempts_open()
+
+
+class Lock(LeaseEffect[bool]):
+    """Lock a lease or an attempt for this program. False: another process or thread has it locked."""
+
+    def perform(self, world: World) -> bool:
+        return world.locks.lock(self.lease_id)
+
+
+class Unlock(LeaseEffect[None]):
+    """Unlock what this program has locked; any other lock stays."""
+
+    def perform(self, world: World) -> None:
+        world.locks.unlock(self.lease_id)
+
+
+class IsLocked(LeaseEffect[bool]):
+    """Whether a living process, this one included, has it locked."""
+
+    def perform(self, world: World) -> bool:
+        return world.locks.is_locked(self.lease_id)

@@ -1,0 +1,160 @@
+"""What the ledger says of every run, whatever its job measures: seconds, restarts and dollars, and its attempts one by one."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, job_file
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.report.rows import costs
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.text.units import clock, format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """Of all attempts. `job_s`: without waiting, setup and collecting; None until the job ran. `cost_usd`: None if unknown."""
+
+    job_s: float | None = None
+    restarts: int = 0
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run. Times are unix seconds of the ledger; `exit_code` is that of the command that ended it, None until then."""
+
+    run: str
+    name: str
+    state: str
+    exit_code: int | None
+    cloud: str
+    job: str | None  #: its file
+    started_at: float
+    ended_at: float | None
+    directory: str
+    cost_usd: float | None  #: of all attempts; None: a price is unknown, or it ran on this machine
+    params: dict[str, Any] = field(default_factory=dict)  #: of the job
+    sweep: str | None = None  #: the name of the sweep, and what the run is called in it
+    variant: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary(run: RunRecord, attempt: Attempt, cost_usd: float | None) -> RunSummary:
+    """Return what the ledger has of a run, of which this is the last attempt."""
+    return RunSummary(
+        run=run.id,
+        name=run.name,
+        state=str(attempt.state),
+        exit_code=attempt.exit_code,
+        cloud=run.cloud,
+        job=job_file(run.job_path),
+        started_at=run.created_at,
+        ended_at=attempt.ended_at,
+        directory=run.directory,
+        cost_usd=cost_usd,
+        params=run.spec.params,
+        sweep=run.spec.sweep.name,
+        variant=run.spec.sweep.variant,
+    )
+
+
+def whole_run(ledger: Ledger, run: RunRecord, now: float) -> WholeRun:
+    """Return the figures of a run. `now`: the ledger's time of its cloud, which counts for a job that still runs."""
+    attempts = ledger.attempts_of(run.id)
+    ran = [seconds for each in attempts if (seconds := _job_s(ledger, each, now)) is not None]
+    return WholeRun(sum(ran) if ran else None, max(len(attempts) - 1, 0), costs.of_run(ledger, run, now))
+
+
+def _job_s(ledger: Ledger, attempt: Attempt, now: float) -> float | None:
+    """Return the seconds from the start of the job to its end, which is when collecting began, if it did."""
+    if attempt.started_at is None:
+        return None
+    moved = [(at, data.get("state")) for at, kind, data in ledger.events(attempt.id) if kind == "moved"]
+    ended_at = min((at for at, state in moved if state == AttemptState.COLLECTING), default=attempt.ended_at)
+    return (now if ended_at is None else ended_at) - attempt.started_at
+
+
+@dataclass(frozen=True, slots=True)
+class TriedCandidate:
+    """A candidate that gave no slice. `where` is its type and zone."""
+
+    where: str
+    why: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """One attempt. Times are unix seconds of the ledger; `cause` is why it was lost, if a new one could follow."""
+
+    attempt: str
+    state: str
+    cause: str | None
+    detail: str
+    began_at: float
+    running_at: float | None
+    ended_at: float | None
+    zone: str | None
+    node: str | None
+    provisioning: str | None
+    ready_at: float | None
+    tried: tuple[TriedCandidate, ...]
+    usd: float | None
+    continued: str | None = None  # from where it went on, of an attempt that followed a lost one
+    lost_s: float | None = None  # from its end until its successor ran
+
+
+def attempt_reports(ledger: Ledger, run: RunRecord, now: float) -> tuple[AttemptReport, ...]:
+    """Return the attempts of a run in order. `now`: the ledger's time of the run's cloud."""
+    amounts = costs.of_attempts(ledger, run, now)
+    reports = [_report(ledger, run, attempt, amounts[attempt.id]) for attempt in ledger.attempts_of(run.id)]
+    for index, after in enumerate(reports[1:]):
+        before = reports[index]
+        if before.ended_at is not None and after.running_at is not None:
+            reports[index] = replace(before, lost_s=after.running_at - before.ended_at)
+    return tuple(reports)
+
+
+def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None) -> AttemptReport:
+    events = ledger.events(attempt.id)
+    lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
+    return AttemptReport(
+        attempt=attempt.id,
+        state=str(attempt.state),
+        cause=next((data["cause"] for _, kind, data in events if kind == "attempt_ended" and data.get("cause")), None),
+        detail=attempt.detail,
+        began_at=costs.began_at(ledger, run, attempt),
+        running_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        zone=lease.name.zone if lease else None,
+        node=lease.name.node if lease else None,
+        provisioning=lease.provisioning if lease else None,
+        ready_at=lease.ready_at if lease else None,
+        tried=tuple(TriedCandidate(e["where"], e["why"], e["at"]) for _, kind, e in events if kind == "tried"),
+        usd=usd,
+        continued=next((data["text"] for _, kind, data in events if kind == "continued"), None),
+    )
+
+
+def attempt_lines(reports: Sequence[AttemptReport], cloud: str) -> list[str]:
+    """Return the lines of the attempts; none for a single attempt that got the first slice it asked for."""
+    if len(reports) <= 1 and not any(each.tried for each in reports):
+        return []
+    found = []
+    for number, each in enumerate(reports, 1):
+        where = f"{each.zone} {each.provisioning}" if each.zone else "no slice"
+        again = f" · {format_duration(each.lost_s)} until its successor ran" if each.lost_s is not None else ""
+        start = f" · {each.continued}" if each.continued else ""
+        ran = f"{_ran(each)} · {each.cause or each.state}{again} · {format_cost(each.usd, cloud)}"
+        found.append(f"attempt  {number} · {where}{start} · {ran}")
+        found += [f"tried    {clock(tried.at)}  {tried.where}: {tried.why}" for tried in each.tried]
+    return found
+
+
+def _ran(each: AttemptReport) -> str:
+    if each.running_at is None:
+        return "never ran"
+    return "runs" if each.ended_at is None else f"ran {format_duration(each.ended_at - each.running_at)}"

@@ -1,0 +1,348 @@
+"""The program of a pod: `python3 IN/agent.zip pod IN RUN` runs a job as the agent of a TPU VM does, without a client.
+
+IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a ConfigMap. The keys of the request:
+
+- `schema` 1; `run`, `attempt`: ids, TPUJOB_RUN and TPUJOB_ATTEMPT of the job
+- `phases`: [{"name": "setup" | "main", "script": bash}], one after the other; the first that fails is the last
+- `env`: variables of the job, besides those of the pod, TPU_NAME and TPUJOB_TOPOLOGY among them; nothing secret
+- `code_sha256`: of `code.tar.gz`, or of what `code_object` (gs://BUCKET/NAME, or null) names; null: the job has no code
+- `artifacts`: patterns of results below the working directory, besides the directory TPUJOB_ARTIFACTS
+- `beside`: whether what else the job writes in its directory and its home goes where they go, or else is named
+- `inline_bytes`: how much of the results, compressed, may go into the log
+- `bucket`: gs://BUCKET/PREFIX, where all results go, as PREFIX/<run>/worker<i>/…; or null
+- `max_log`: how much of the log of a phase is kept, beginning and end (`stream`)
+- `peers_s`: how long the addresses of the other pods are waited for
+- `max_duration_s`, counted from here on; `stall_s`: the longest silence of `main`, or null
+
+The phases run under the supervisor, with the files of `phases` below RUN/<attempt>/. Their log goes to stdout, between control
+lines (`pod_output`), of which each has one of these keys:
+
+- `pod`: {"schema", "run", "attempt", "worker", "workers"}, the first line; `say`: a sentence for the user
+- `began`: a phase
+- `left_out`: how many bytes of the log are left out before this line
+- `ended`: a phase, with "rc" (null: unknown), "signal", "stopped", "why", "unreachable" (servers), "log_bytes"
+- `metrics`: lines of worker 0's metrics.jsonl, compressed by zlib, in base64; "" says that the file begins anew
+- `file`: {"path", "size_bytes", "sha256", "kept": "log" | "bucket"} or {"path", "why"}, with "row", its number in the index
+- `piece`: the number of its row, with "data", the next part of its content, compressed by zlib, in base64
+- `missing`: the path of a file that did not reach the bucket, with "why"
+- `end`: the last line: the termination message, below
+
+The termination message (/dev/termination-log, or the file that TPUJOB_TERMINATION_LOG names) is JSON: {"schema": 1, "phase":
+the last that began, "rc": its code, "why": null | "deadline" | "stalled" | "stopped" | "lost" | "failed", "detail": a sentence
+or null, "log_bytes", "files": sent, "left_out": paths of the first that were not sent, "left_out_files": how many}. It is
+written again at each step, so that it tells where a pod was that was killed.
+
+A pod of several that succeeds stays for 20 s from when it knew the addresses of all: one that looks later would not find it.
+
+The exit code is that of the job; 124 at `max_duration_s`, 143 after SIGTERM, 71 after silence or without a job, 65 if only its
+results did not reach the bucket.
+"""
+
+# Paths are text, as in `phases`.
+# ruff: noqa: PTH100, PTH103, PTH112, PTH118, PTH119, PTH123, PTH202
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from itertools import islice
+from typing import Any, NoReturn
+
+from ..agent.stream import BoundedLog, MetricsTail
+from ..buckets.cloud_storage import Storage
+from ..files import phases
+from ..files.frames import PREFIX
+from ..files.phases import PhaseFiles
+from .limits import Limits
+from .output import CONTROL_BYTES, Output, Results
+from .start import CodeRefused, Place, unpack
+
+SCHEMA = 1
+CODES = {"deadline": 124, "stopped": 143, "stalled": 71, "failed": 71, "lost": 71}
+NOT_SENT = 65
+LOOK_S, LOOK_IDLE_S, IDLE_S = 0.04, 0.2, 10.0
+TURN_PIECES = 16  # of log, before a look at everything else
+DRAIN_S = 20.0  # for the log after the end of its phase: TPUs are billed
+TAIL_BYTES = 1 << 20  # of it, where that is not enough
+METRICS_BYTES = 16384  # before compression
+NOTABLE_S = 5.0  # a wait that the user is told of
+NOTE_BYTES = 4096  # Kubernetes keeps no more
+MOST_CHARS = 500
+MOST_SERVERS, PLAIN_CHARS = 8, 200  # that a failed phase names: what it prints decides their length
+
+
+def pod(inside: str, run: str) -> NoReturn:
+    """Run the job of this pod; the exit code says how it ended."""
+    os.umask(0o022)
+    sys.exit(Program(inside, run).execute())
+
+
+class Program:
+    """One run of it. Nothing here raises but for a bug: how it ended is in the last line and in the exit code."""
+
+    def __init__(self, inside: str, run: str) -> None:
+        self.inside, self.run = os.path.abspath(inside), os.path.abspath(run)
+        self.output = Output()
+        with open(os.path.join(self.inside, "request.json"), "rb") as file:
+            self.request: dict[str, Any] = json.loads(file.read())
+        self.limits = Limits(float(self.request["max_duration_s"]), self.request.get("stall_s"))
+        signal.signal(signal.SIGTERM, self.limits.terminate)
+        self.environ = dict(os.environ, TPUJOB_AGENT=os.path.join(self.inside, "agent.zip"))
+        self.environ.setdefault("PJRT_DEVICE", "TPU")
+        self.environ.update(self.request["env"])
+        self.environ["HOME"] = _home(self.environ.get("HOME"), self.run)
+        self.environ["TPUJOB_RUN"] = self.request["run"]
+        self.storage = Storage(self.environ, self.limits.left_s)
+        self.phase: str | None = None
+        self.rc: int | None = None
+        self.why: str | None = None
+        self.detail: str | None = None
+        self.results: Results | None = None
+        self.place: Place | None = None
+
+    def execute(self) -> int:
+        """Run everything; return the exit code."""
+        try:
+            self._note()
+            self._job()
+        except Exception as error:  # a bug, too, is told
+            self.why, self.detail = "failed", _sentence(error)
+        self.limits.job_ended()
+        self.why = self.why or self.limits.why
+        if self.results is not None:
+            try:
+                self.results.send(self.storage, self.limits.left_s)
+            except Exception as error:  # the end of the job must be told all the same
+                self.detail, self.results.failed = f"its results could not be sent: {_sentence(error)}", True
+        if self.place is not None and self._code() == 0:  # one that fails ends the others
+            if self.place.worker == 0 and self.place.stays_s() > NOTABLE_S:
+                text = f"the job has ended; its pods stay for {self.place.stays_s():.0f} s, until each has found the others"
+                self.output.control(say=text)
+            while self.place.stays_s() > 0 and self.limits.left_s() > 1.0 and not self.limits.terminated:
+                time.sleep(LOOK_S)
+        self.output.control(end=self._note())
+        return self._code()
+
+    def _code(self) -> int:
+        if self.why is not None:
+            return CODES[self.why]
+        if not self.rc and self.results is not None and self.results.failed:
+            return NOT_SENT
+        return 71 if self.rc is None else self.rc
+
+    def _job(self) -> None:
+        request = self.request
+        place = self.place = Place(self.environ)
+        ids = {"schema": SCHEMA, "run": request["run"], "attempt": request["attempt"]}
+        self.output.control(pod=dict(ids, worker=place.worker, workers=place.workers))
+        if request["schema"] != SCHEMA:
+            raise ValueError(f"the request has schema {request['schema']!r}, and this program knows {SCHEMA}")
+        addresses = place.addresses(
+            lambda: self.limits.why is not None,
+            lambda text: self.output.control(say=text[:MOST_CHARS]),
+            float(request["peers_s"]),
+        )
+        if addresses is None:
+            return
+        self.environ.update(place.variables(addresses))
+        files = PhaseFiles(request["attempt"], "main", self.run)
+        os.makedirs(files.run, exist_ok=True)
+        unpack(self.inside, request, f"{files.run}/work", self.storage)
+        os.makedirs(f"{files.run}/artifacts", exist_ok=True)
+        self.results = Results(files.run, request, place.worker, self.output)
+        for phase in request["phases"]:
+            if self.limits.why is not None:
+                return
+            last = phase is request["phases"][-1]
+            self._run_phase(phase["name"], phase["script"], metrics=place.worker == 0, last=last)
+            if self.rc != 0:
+                return
+
+    def _run_phase(self, name: str, script: str, *, metrics: bool, last: bool) -> None:
+        """Run a phase to its end, and pass on its log."""
+        files = PhaseFiles(self.request["attempt"], name, self.run)
+        self.phase, self.rc = name, None
+        self.output.begin(name)
+        self.output.control(began=name)
+        self._note()
+        supervisor = _Supervisor(files, script, self.environ, self.run, self.request.get("max_log"))
+        self.limits.watch(supervisor.stop, files.path("log") if name == "main" else None)
+        tail = MetricsTail(f"{files.run}/artifacts/metrics.jsonl", 0) if metrics and name == "main" else None
+        ended = self._relay(files, supervisor, tail)
+        self.limits.phase_ended()
+        if ended["state"] != "exited":
+            self.why, self.detail = "lost", f"the supervisor of {name} {supervisor.last_words()}"
+            supervisor.end_leftovers()
+        self.rc = ended.get("rc")
+        if ended["state"] == "exited" and not ended.get("stopped") and (last or self.rc != 0):
+            self.limits.job_ended(by_itself=True)
+        how = {"stopped": bool(ended.get("stopped")), "why": self.why or self.limits.why, "signal": ended.get("signal")}
+        servers = [_plain(str(server)) for server in ended.get("unreachable", [])[:MOST_SERVERS]]
+        self.output.flush()
+        self.output.control(ended=name, rc=self.rc, unreachable=servers, log_bytes=self.output.at, **how)
+        self._note()
+
+    def _relay(self, files: PhaseFiles, supervisor: _Supervisor, tail: MetricsTail | None) -> dict[str, Any]:
+        """Pass on the log and the metrics of a phase; return how it ended."""
+        log = BoundedLog(files.path("log"), self.request.get("max_log"))
+        offset, moved_at, drain_until = 0, time.monotonic(), None
+        while True:
+            status = supervisor.status()  # read before the log: once final, the log is complete
+            ended = status["state"] in ("exited", "lost")
+            size, more = _size(files.path("log")), True
+            if ended and drain_until is None:
+                drain_until = time.monotonic() + max(1.0, min(DRAIN_S, self.limits.left_s() / 2))
+            if drain_until is not None and time.monotonic() > drain_until and size - offset > TAIL_BYTES:
+                self.output.skip(size - offset - TAIL_BYTES)
+                offset = size - TAIL_BYTES
+            for left_out, piece in islice(log.pieces(offset, size if ended else None), TURN_PIECES):
+                if left_out:
+                    self.output.skip(left_out, left_out=left_out)
+                self.output.log(piece)
+                offset += left_out + len(piece)
+                moved_at = time.monotonic()
+            more = offset < size
+            if tail is not None:
+                for piece in tail.pieces(last=ended and not more):
+                    self._metrics(piece)
+            if ended and not more:
+                return status
+            self.output.tick()
+            if not more:
+                time.sleep(LOOK_S if time.monotonic() - moved_at < IDLE_S else LOOK_IDLE_S)
+
+    def _metrics(self, piece: bytes) -> None:
+        packed = base64.b64encode(zlib.compress(piece)).decode() if piece else ""
+        if len(piece) > METRICS_BYTES or len(packed) > CONTROL_BYTES - 200:
+            self._metrics(piece[: len(piece) // 2])
+            self._metrics(piece[len(piece) // 2 :])
+        else:
+            self.output.control(metrics=packed)
+
+    def _note(self) -> dict[str, Any]:
+        """Write the termination message as it is now, and return it."""
+        results = self.results
+        left_out = [] if results is None else results.left_out
+        note: dict[str, Any] = {
+            "schema": SCHEMA,
+            "phase": self.phase,
+            "rc": self.rc,
+            "why": self.why or self.limits.why,
+        }
+        note["detail"] = None if self.detail is None else self.detail[:MOST_CHARS]
+        note.update(log_bytes=self.output.at, files=0 if results is None else results.files)
+        note.update(left_out=[path[:200] for path in left_out[:50]], left_out_files=len(left_out))
+        if results is not None:
+            note["left_out_files"] += results.unlisted
+        while len(json.dumps(note)) > NOTE_BYTES and note["left_out"]:
+            note["left_out"].pop()
+        if len(json.dumps(note)) > NOTE_BYTES and note["detail"]:
+            note["detail"] = _plain(note["detail"])
+        try:
+            _write_in_place(self.environ.get("TPUJOB_TERMINATION_LOG", "/dev/termination-log"), json.dumps(note))
+        except OSError:
+            pass  # the last line says the same
+        return note
+
+
+class _Supervisor:
+    """The supervisor of one phase (`local`): a process of its own, which ends the phase when this one dies."""
+
+    def __init__(self, files: PhaseFiles, script: str, environ: dict[str, str], runs: str, max_log: int | None) -> None:
+        self.files = files
+        request = {
+            "runs": runs,
+            "attempt": files.attempt,
+            "phase": os.path.basename(files.dir),
+            "script": script,
+            "env": environ,
+            "manifest": None,
+            "store": None,
+            "remote": True,
+            "max_log": max_log,
+        }
+        argv = [sys.executable, "-IS", environ["TPUJOB_AGENT"], "local"]
+        self.process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, start_new_session=True
+        )
+        self._say(request)
+
+    def stop(self, grace_s: float) -> None:
+        """Let it end the phase: SIGTERM, and SIGKILL after `grace_s`."""
+        self._say({"grace_s": grace_s})
+
+    def _say(self, word: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(word).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it has ended
+
+    def status(self) -> dict[str, Any]:
+        """Return its status, as `PhaseFiles.status`; `none` only until it has begun."""
+        gone = self.process.poll() is not None  # before the look at its files
+        status = self.files.status()
+        if gone and status["state"] != "exited":
+            return {"state": "lost"}
+        return status
+
+    def last_words(self) -> str:
+        """Return how it ended without an exit.json: with the cause, if it could still say that."""
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        said = self.process.stdout.read() or b""
+        try:
+            return f"ended: {json.loads(said[len(PREFIX) :])['error']}" if said.startswith(PREFIX) else "was killed"
+        except (ValueError, KeyError):
+            return "was killed"
+
+    def end_leftovers(self) -> None:
+        """End what a supervisor that was killed has left."""
+        started = self.files.read("started.json") or {}
+        session = int(started.get("pid", 0))
+        phases.end(lambda: phases.members(self.files.dir, session=session), 0.0)
+
+
+def _home(named: str | None, run: str) -> str:
+    """Return a home directory that this user may write to; the environments of jobs are there."""
+    if named and os.path.isdir(named) and os.access(named, os.W_OK):
+        return named
+    own = os.path.join(run, "home")
+    os.makedirs(own, exist_ok=True)
+    return own
+
+
+def _write_in_place(path: str, text: str) -> None:
+    """Replace the content of a file that Kubernetes has mounted: no other can take its place."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.write(file, text.encode())
+        os.ftruncate(file, len(text.encode()))
+    finally:
+        os.close(file)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _plain(text: str) -> str:
+    """Return the beginning of a text in ASCII: of other characters one takes up to 12 bytes of a line."""
+    return text[:PLAIN_CHARS].encode("ascii", "backslashreplace").decode()[:PLAIN_CHARS]
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, CodeRefused):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,215 @@
+"""What a pod starts with: where it stands among the pods of its job, and the code of the job in its working directory.
+
+The variables of the pod (`orchestrator.places.gke.objects.manifest` sets them):
+
+- TPUJOB_SLICE, TPUJOB_SLICES, TPUJOB_HOSTS_PER_SLICE, and JOB_COMPLETION_INDEX, which Kubernetes sets: its place
+- TPUJOB_POD_IP: its own address
+- TPUJOB_COORDINATOR_NAME: the DNS name of the first pod, `<jobset>-slice-0-0.<jobset>`; others differ in the two numbers
+- TPUJOB_COORDINATOR_PORT: the port of the first pod that its job may listen on
+
+TPUJOB_EMULATED_NAMES, of an emulated node, names a file in the format of /etc/hosts that is asked before the DNS.
+
+The code comes from the ConfigMap, or from Cloud Storage where it is larger, and is checked against its hash before anything of
+it is unpacked. Files, directories and relative links inside are taken; anything else in the archive is a reason to refuse all
+of it.
+"""
+
+# Paths are text, as in `phases`.
+# ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH118, PTH120, PTH123, PTH211
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+import shutil
+import socket
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..buckets.cloud_storage import Storage, split
+
+FIRST = re.compile(r"^(?P<before>.+)-0-0(?P<after>(?:\..*)?)$")
+LOOK_S, LOOK_MOST_S = 0.2, 2.0
+# A pod that has ended has no name any more: one that needs a second must not be gone before the last of the others has looked.
+# Name servers remember for some seconds that there was no such name.
+STAYS_S, STAYS_EMULATED_S = 20.0, 3.0
+SAY_S = 60.0  # between two notices that names are waited for
+MOST_NAMED = 3
+
+
+class Place:
+    """The place of a pod, from its variables. Raises ValueError for variables that make no sense."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self._known_at: float | None = None  # every address
+        self.slices, self.hosts = self._number("TPUJOB_SLICES", 1), self._number("TPUJOB_HOSTS_PER_SLICE", 1)
+        self.worker = self._number("TPUJOB_SLICE", 0) * self.hosts + self._number("JOB_COMPLETION_INDEX", 0)
+        self.workers = self.slices * self.hosts
+        if not 0 <= self.worker < self.workers:
+            raise ValueError(f"this is pod {self.worker} of {self.workers}: its variables contradict each other")
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.environ.get(name, "") or str(default)
+        if not text.isdigit():
+            raise ValueError(f"{name} is {text!r}, not a number")
+        return int(text)
+
+    def names(self) -> list[str]:
+        """Return the DNS names of all pods, in the order of workers."""
+        first = self.environ.get("TPUJOB_COORDINATOR_NAME", "")
+        found = FIRST.match(first)
+        if found is None:
+            raise ValueError(f"TPUJOB_COORDINATOR_NAME is {first!r}, not the name of the first of {self.workers} pods")
+        places = ((index // self.hosts, index % self.hosts) for index in range(self.workers))
+        return [f"{found['before']}-{of_slice}-{host}{found['after']}" for of_slice, host in places]
+
+    def addresses(self, over: Callable[[], bool], say: Callable[[str], None], most_s: float) -> list[str] | None:
+        """Return the addresses of all pods, in order; wait until all have one. None: `over` was true before that.
+
+        The names of pods appear when those have been started, which may be minutes apart. Raises TimeoutError after `most_s`.
+        """
+        own = self.environ.get("TPUJOB_POD_IP", "")
+        if self.workers == 1:
+            return [own or "127.0.0.1"]
+        names = self.names()
+        found = {self.worker: own} if own else {}
+        pause_s, began = LOOK_S, time.monotonic()
+        said_at = began
+        while True:
+            for index, name in enumerate(names):
+                if index in found:
+                    continue
+                if over():
+                    return None
+                address = _resolve(name, self.environ)
+                if address is not None:
+                    found[index], pause_s = address, LOOK_S
+            if len(found) == len(names):
+                self._known_at = time.monotonic()
+                return [found[index] for index in range(len(names))]
+            if over():
+                return None
+            now = time.monotonic()
+            missing = [name for index, name in enumerate(names) if index not in found]
+            more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+            named = f"{', '.join(missing[:MOST_NAMED])}{more}"
+            if now - began >= most_s:
+                waited = f"{most_s / 60:.0f} minutes" if most_s >= 120 else f"{most_s:.0f} s"
+                raise TimeoutError(f"the DNS of the cluster has had no address of {named} for {waited}")
+            if now - said_at >= SAY_S:
+                said_at = now
+                say(f"waiting for the addresses of {named}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_MOST_S)
+
+    def stays_s(self) -> float:
+        """Return for how many seconds this pod has to be there yet, so that the others find it."""
+        if self._known_at is None:
+            return 0.0
+        stays_s = STAYS_EMULATED_S if self.environ.get("TPUJOB_EMULATED_NAMES") else STAYS_S
+        return self._known_at + stays_s - time.monotonic()
+
+    def variables(self, addresses: list[str]) -> dict[str, str]:
+        """Return what the job is told of it (docs/job-file.md)."""
+        first, port = addresses[0], self.environ.get("TPUJOB_COORDINATOR_PORT", "") or "29400"
+        return {
+            "TPUJOB_WORKER": str(self.worker),
+            "TPUJOB_WORKERS": str(self.workers),
+            "TPUJOB_HOSTS": ",".join(addresses),
+            "TPUJOB_COORDINATOR": f"[{first}]:{port}" if ":" in first else f"{first}:{port}",
+        }
+
+
+def _resolve(name: str, environ: Mapping[str, str]) -> str | None:
+    emulated = environ.get("TPUJOB_EMULATED_NAMES")
+    if emulated:
+        try:
+            with open(emulated) as file:
+                rows = [line.split() for line in file]
+        except OSError:
+            rows = []
+        found = next((row[0] for row in rows if name in row[1:]), None)
+        if found is not None:
+            return found
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return None
+
+
+PIECE_BYTES = 1 << 20
+
+
+class CodeRefused(Exception):
+    """Why there is no code."""
+
+
+def unpack(inside: str, request: dict[str, Any], into: str, storage: Storage) -> None:
+    """Make `into`, the working directory, with the code of the request. Raises CodeRefused, and OSError for a full disk."""
+    draft = f"{into}.draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    os.makedirs(draft)
+    expected = request.get("code_sha256")
+    if expected is not None:
+        archive = f"{inside}/code.tar.gz"
+        if request.get("code_object") is not None:
+            archive = f"{into}.tar.gz"
+            problem = storage.fetch(*split(request["code_object"]), Path(archive))
+            if problem is not None:
+                raise CodeRefused(f"the code cannot be read from {request['code_object']}: {problem}")
+        if _sha256(archive) != expected:
+            raise CodeRefused("the code arrived with another content than its hash says")
+        try:
+            with tarfile.open(archive, "r:gz") as packed:
+                _extract(packed, draft)
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise CodeRefused(f"the archive of the code is damaged: {error}") from error
+        if request.get("code_object") is not None:
+            os.unlink(archive)
+    os.rename(draft, into)
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            for piece in iter(lambda: file.read(PIECE_BYTES), b""):
+                digest.update(piece)
+    except OSError as error:
+        raise CodeRefused(f"there is no code: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+def _extract(packed: tarfile.TarFile, into: str) -> None:
+    linked: set[str] = set()  # nothing is written through a link
+    for member in packed:
+        name = posixpath.normpath(member.name)
+        above = name.split("/")
+        if name.startswith("/") or ".." in above:
+            raise CodeRefused(f"{member.name} leads out of the code")
+        if any("/".join(above[:end]) in linked for end in range(1, len(above) + 1)):
+            raise CodeRefused(f"{member.name} is behind a link")
+        target = os.path.join(into, name)
+        if member.isdir():
+            os.makedirs(target, mode=0o755, exist_ok=True)
+            continue
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        if member.issym():
+            leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+            if member.linkname.startswith("/") or leads_to.split("/")[0] == "..":
+                raise CodeRefused(f"{member.name} is a link that leads out of the code")
+            os.symlink(member.linkname, target)
+            linked.add(name)
+        elif member.isreg():
+            source = packed.extractfile(member)
+            assert source is not None, "a regular file has contents"
+            with source, open(target, "xb") as file:
+                shutil.copyfileobj(source, file, PIECE_BYTES)
+            os.chmod(target, 0o755 if member.mode & 0o100 else 0o644)
+        else:
+            raise CodeRefused(f"{member.name} is neither a file nor a directory nor a link")

@@ -1,0 +1,424 @@
+"""The effects of the watchdog: metadata, API, files and processes. Each has a timeout and raises no exception."""
+
+import contextlib
+import fcntl
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.promise import watchdog
+from orchestrator.promise.watchdog import Vm
+from tests.contract.hosts.scripted_relay import certificate
+from tests.unit.vm.conftest import Worker
+from tests.unit.vm.watchdog_world import config
+from tests.waiting import HANG_S, until
+
+TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
+Reply = tuple[int, Any]
+
+
+class Server:
+    """Answers by `replies`; the requests are kept as (method, path, Authorization or Metadata-Flavor, body)."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, Callable[[], Reply]] = {}
+        self.seen: list[tuple[str, str, str | None, bytes]] = []
+        self.drip_s = 0.0  # between two bytes of what the API says
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                said = self.headers.get("Authorization") or self.headers.get("Metadata-Flavor")
+                outer.seen.append((self.command, self.path, said, sent))
+                status, value = outer.replies.get(self.path, lambda: (404, {}))()
+                body = value if isinstance(value, bytes) else json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                pieces = [bytes([byte]) for byte in body] if outer.drip_s and self.path.startswith("/v2/") else [body]
+                with contextlib.suppress(OSError):  # the watchdog has disconnected
+                    for piece in pieces:
+                        time.sleep(outer.drip_s)
+                        self.wfile.write(piece)
+
+            do_GET = do_PUT = do_DELETE = _answer
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def asked(self, path: str) -> int:
+        return sum(path == seen for _, seen, _, _ in self.seen)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    tokens = iter(range(1, 100))
+    made.replies[TOKEN] = lambda: (200, {"access_token": f"t{next(tokens)}", "expires_in": 3600})
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+@pytest.fixture
+def vm(server: Server, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vm]:
+    """An emulated VM, with the test's own process as the watchdog."""
+    (tmp_path / "run").mkdir()
+    for name, value in {
+        "TPUJOB_WATCHDOG_DIR": str(tmp_path / "run"),
+        "TPUJOB_TPU_API": f"http://{server.address}",
+        "GCE_METADATA_HOST": server.address,
+        "HOME": str(worker.home),
+    }.items():
+        monkeypatch.setenv(name, value)
+    alarm = watchdog.signal.getsignal(watchdog.signal.SIGALRM)
+    made = Vm(config())
+    made.timeout_s = HANG_S  # how long it waits for an answer is one test's matter
+    yield made
+    watchdog.signal.signal(watchdog.signal.SIGALRM, alarm)
+    sys.modules["ssl"] = ssl
+
+
+def test_a_call_carries_the_vms_token_and_returns_the_servers_time(vm: Vm, server: Server) -> None:
+    server.replies["/v2/n"] = lambda: (200, {"name": "n"})
+    before = int(time.time())
+    status, said, now = vm.perform(("call", "GET", "/v2/n", None))
+    assert (status, said) == (200, {"name": "n"})
+    assert before <= now <= time.time()
+    assert vm.perform(("call", "DELETE", "/v2/n", None))[0] == 200
+    assert [seen[:3] for seen in server.seen] == [
+        ("GET", TOKEN, "Google"),
+        ("GET", "/v2/n", "Bearer t1"),
+        ("DELETE", "/v2/n", "Bearer t1"),
+    ]
+
+
+def test_a_refused_token_is_fetched_again_once(vm: Vm, server: Server) -> None:
+    answers = iter([(401, {}), (200, {}), (401, {}), (401, {})])
+    server.replies["/v2/n"] = lambda: next(answers)
+    assert vm.perform(("call", "GET", "/v2/n", None))[0] == 200
+    assert vm.perform(("call", "GET", "/v2/n", None))[0] == 401
+    assert server.asked(TOKEN) == 3
+
+
+def test_a_token_is_fetched_again_before_it_expires(vm: Vm, server: Server) -> None:
+    server.replies[TOKEN] = lambda: (200, {"access_token": "short", "expires_in": 59})
+    vm.perform(("call", "GET", "/v2/n", None))
+    vm.perform(("call", "GET", "/v2/n", None))
+    assert server.asked(TOKEN) == 2
+
+
+@pytest.mark.parametrize("token", [(500, {}), (404, {}), (200, b"<html>"), (200, {"x": 1}), (200, [])])
+def test_without_a_token_there_is_no_answer(vm: Vm, server: Server, token: Reply) -> None:
+    server.replies[TOKEN] = lambda: token
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
+    assert server.asked("/v2/n") == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"\xff\xfe", b'{"a":', b"[" * 100_000])
+def test_a_reply_that_is_not_json_is_an_answer_without_content(vm: Vm, server: Server, body: bytes) -> None:
+    server.replies["/v2/n"] = lambda: (502, body)
+    status, said, now = vm.perform(("call", "GET", "/v2/n", None))
+    assert (status, said) == (502, None)
+    assert now is not None
+
+
+def test_a_refused_connection_is_no_reply(vm: Vm, server: Server) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
+    assert vm.perform(("publish", "watchdog", {})) is False
+
+
+def test_a_server_that_drips_does_not_block_the_watchdog(vm: Vm, server: Server) -> None:
+    """Each byte arrives within the timeout, the whole reply does not."""
+    server.drip_s = 0.05
+    server.replies["/v2/n"] = lambda: (200, b" " * 1000)
+    vm.timeout_s = 0.2
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None), "a client that waits for the whole gets a 200"
+
+
+def test_what_it_publishes_is_one_guest_attribute(vm: Vm, server: Server) -> None:
+    path = "/computeMetadata/v1/instance/guest-attributes/tpujob/watchdog"
+    server.replies[path] = lambda: (200, b"")
+    assert vm.perform(("publish", "watchdog", {"armed": True})) is True
+    assert server.seen == [("PUT", path, "Google", b'{"armed": true}')]
+
+
+def test_the_worker_index_is_from_the_metadata_server_or_the_host_name(
+    vm: Vm, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: (200, b"3\n")
+    assert vm.perform(("worker",)) == 3
+    server.replies.clear()
+    fields = ("Linux", "t1v-n-0a1b2c3d-w-7", "6", "1", "x86_64")
+    monkeypatch.setattr(watchdog.os, "uname", lambda: os.uname_result(fields))
+    assert vm.perform(("worker",)) == 7
+    monkeypatch.setattr(watchdog.os, "uname", lambda: os.uname_result(("Linux", "somehost", "6", "1", "x86_64")))
+    assert vm.perform(("worker",)) == 1
+    server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: (503, b"")
+    assert vm.perform(("worker",)) is None
+
+
+def test_the_heartbeat_is_the_file_that_the_agents_verb_writes(vm: Vm, worker: Worker) -> None:
+    assert vm.perform(("heartbeat",)) is None
+    worker.env["TPUJOB_WATCHDOG_DIR"] = vm.directory
+    process = worker.popen("heartbeat")
+    assert process.stdin and process.stdout
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline().removeprefix(b"tpujob:")) == {"heartbeat": vm.directory}
+    assert vm.perform(("heartbeat",)) == "one"
+    process.stdin.write(b"two\n")
+    process.stdin.flush()
+    until(lambda: vm.perform(("heartbeat",)) == "two")
+    assert process.communicate(timeout=HANG_S)[0] == b""
+    assert process.returncode == 0
+    assert [path.name for path in Path(vm.directory).iterdir()] == ["heartbeat"]
+
+
+def test_a_heartbeat_that_cannot_be_written_is_an_error(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    worker.env["TPUJOB_WATCHDOG_DIR"] = str(tmp_path / "file")
+    assert "error" in worker.ask("heartbeat", stdin=b"one\n")
+
+
+def test_a_fifo_or_a_link_in_place_of_the_heartbeat_neither_blocks_nor_is_followed(vm: Vm, tmp_path: Path) -> None:
+    os.mkfifo(f"{vm.directory}/heartbeat")
+    assert vm.perform(("heartbeat",)) in (None, "")
+    beat = Path(vm.directory, "heartbeat")
+    beat.unlink()
+    (tmp_path / "secret").write_text("x")
+    beat.symlink_to(tmp_path / "secret")
+    assert vm.perform(("heartbeat",)) is None
+
+
+def test_the_real_api_is_asked_over_tls_and_believed_only_with_a_certificate(
+    vm: Vm, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure = Server()
+    secure.replies["/v2/n"] = lambda: (200, {"name": "n"})
+    context, public = certificate(tmp_path, "localhost")
+    secure.http.socket = context.wrap_socket(secure.http.socket, server_side=True, do_handshake_on_connect=False)
+    vm.api = f"https://localhost:{secure.http.server_port}"
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
+    monkeypatch.setenv("SSL_CERT_FILE", str(public))
+    assert vm.perform(("call", "GET", "/v2/n", None))[:2] == (200, {"name": "n"})
+    secure.http.shutdown()
+    secure.http.server_close()
+
+
+# -- the job --
+
+
+def test_the_job_is_seen_from_its_start_to_its_end(vm: Vm, worker: Worker) -> None:
+    assert vm.perform(("job",)) == ("none", None, None)
+    worker.start("sleep 60", phase="setup")
+    assert vm.perform(("job",)) == ("none", None, None)
+    worker.start("sleep 60")
+    assert vm.perform(("job",)) == ("running", None, None)
+    worker.ask("stop", "a1", "setup", "0")
+    assert vm.perform(("job",)) == ("running", None, None)
+    before = vm.clock()
+    worker.ask("stop", "a1", "main", "0")
+    state, ago_s, rc = vm.perform(("job",))
+    assert (state, rc) == ("ended", 143)
+    assert 0 <= ago_s <= vm.clock() - before
+
+
+def test_the_newest_job_counts_and_its_exit_code(vm: Vm, worker: Worker) -> None:
+    worker.start("exit 3", attempt="old")
+    until(lambda: worker.status("old")["state"] == "exited")
+    assert vm.perform(("job",))[2] == 3
+    worker.start("exit 0", attempt="anew")
+    until(lambda: worker.status("anew")["state"] == "exited")
+    assert vm.perform(("job",))[2] == 0
+    worker.start("sleep 60", attempt="b")
+    assert vm.perform(("job",)) == ("running", None, None)
+    worker.ask("stop", "b", "main", "0")
+
+
+def test_the_time_since_a_job_ended_is_of_the_monotonic_clock(vm: Vm, worker: Worker) -> None:
+    main = worker.home / "tpujob/runs/a1/main"
+    main.mkdir(parents=True)
+    (main / "lock").touch()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    ended = {"ended_at": 0.0, "ended_boot_s": vm.clock() - 60.0, "boot": boot, "rc": 0}
+    (main / "exit.json").write_text(json.dumps(ended))
+    state, ago_s, rc = vm.perform(("job",))
+    assert (state, rc) == ("ended", 0)
+    assert ago_s is not None
+    assert 60.0 <= ago_s <= vm.clock() - ended["ended_boot_s"]
+    (main / "exit.json").write_text(json.dumps({**ended, "boot": "another"}))
+    assert vm.perform(("job",)) == ("ended", None, 0), "this VM restarted: the time is unknown"
+
+
+def test_a_job_whose_supervisor_was_killed_has_ended_without_a_code(vm: Vm, worker: Worker) -> None:
+    worker.start("sleep 60")
+    for process in worker.supervisors():
+        process.kill()
+        process.wait()
+    assert vm.perform(("job",)) == ("ended", None, None)
+    worker.ask("stop", "a1", "main", "0")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ended_boot_s": "x"}', '{"ended_boot_s": null, "rc": 0}', "["])
+def test_malformed_files_of_the_job_end_nothing(vm: Vm, worker: Worker, text: str) -> None:
+    main = worker.home / "tpujob/runs/a1/main"
+    main.mkdir(parents=True)
+    (main / "exit.json").write_text(text)
+    lock = os.open(main / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert vm.perform(("job",)) == ("running", None, None)
+    os.close(lock)
+
+
+# -- the notice --
+
+
+@pytest.mark.parametrize(("reply", "said"), [
+    ((200, b"TRUE"), True), ((200, b"true\n"), True), ((200, b"FALSE"), False), ((404, b""), False),
+    ((503, b""), False),
+])  # fmt: skip
+def test_a_notice_is_the_exact_text_of_the_metadata_server(vm: Vm, server: Server, reply: Reply, said: bool) -> None:
+    server.replies["/computeMetadata/v1/instance/preempted"] = lambda: reply
+    assert vm.perform(("preempted",)) is said
+
+
+def test_a_running_job_gets_a_stop_request_and_its_grace(vm: Vm, worker: Worker) -> None:
+    script = "trap 'echo saved; exit 9' TERM; echo on; while :; do sleep 0.05; done"
+    worker.start("sleep 60", phase="setup")
+    worker.start(script)
+    until(lambda: "on" in worker.log())
+    assert vm.perform(("stop", 30.0)) is True
+    ended = worker.ended()
+    assert (ended["rc"], ended["stopped"], "saved" in worker.log()) == (9, True, True)
+    assert worker.status(phase="setup")["state"] == "running"
+    assert vm.perform(("stop", 30.0)) is True, "there is nothing left to stop"
+    worker.ask("stop", "a1", "setup", "0")
+    assert [path.name for path in worker.path("main").glob(".stop*")] == []
+
+
+def test_nothing_to_stop_is_no_failure_and_a_stop_that_was_asked_for_stays(vm: Vm, worker: Worker) -> None:
+    assert vm.perform(("stop", 30.0)) is True
+    main = worker.home / "tpujob/runs/a1/main"
+    main.mkdir(parents=True)
+    (main / "lock").touch()
+    assert vm.perform(("stop", 30.0)) is True
+    assert not (main / "stop.json").exists(), "the lock is free: nothing runs"
+    lock = os.open(main / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (main / ".stop.watchdog").write_text("of a watchdog that was killed here")
+    assert vm.perform(("stop", 30.0)) is True
+    assert json.loads((main / "stop.json").read_text()) == {"grace_s": 30.0}
+    (main / "stop.json").write_text('{"grace_s": 1.0}')
+    assert vm.perform(("stop", 30.0)) is True
+    assert json.loads((main / "stop.json").read_text()) == {"grace_s": 1.0}
+    os.close(lock)
+
+
+def test_the_watchdog_follows_no_link_in_place_of_a_phase(vm: Vm, worker: Worker, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    lock = os.open(elsewhere / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    run = worker.home / "tpujob/runs/a1"
+    run.mkdir(parents=True)
+    (run / "main").symlink_to(elsewhere)
+    assert vm.perform(("stop", 30.0)) is False
+    assert [path.name for path in elsewhere.iterdir()] == ["lock"]
+    os.close(lock)
+
+
+# -- logins --
+
+
+def test_a_process_that_was_started_over_ssh_is_a_login(vm: Vm, tmp_path: Path) -> None:
+    def sleeper(**environment: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "60"], env=environment)
+
+    others = [
+        sleeper(SSH_CONNECTION="a", TPUJOB_WATCHDOG_DIR=f"{tmp_path}/run2"),
+        sleeper(TPUJOB_WATCHDOG_DIR=vm.directory, NOT_SSH_CONNECTION="a"),
+    ]
+    assert vm.perform(("busy",)) is False
+    login = sleeper(SSH_CONNECTION="127.0.0.1 1 127.0.0.1 2", TPUJOB_WATCHDOG_DIR=vm.directory)
+    until(lambda: vm.perform(("busy",)))
+    for process in (*others, login):
+        process.kill()
+        process.wait()
+    assert vm.perform(("busy",)) is False
+
+
+# -- as a program of its own --
+
+
+def started(server: Server, place: Path, python: str) -> tuple[dict[str, Any], subprocess.Popen[bytes], list[str]]:
+    """Return how it is started, its process, and the first two lines of its log."""
+    environment = {"TPUJOB_WATCHDOG_DIR": str(place), "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
+    command = {"args": [python, "-IS", watchdog.__file__, str(place / "watchdog.json")], "env": environment}
+    process = subprocess.Popen(**command, stdout=subprocess.PIPE)
+    return command, process, [process.stdout.readline().decode() for _ in range(2)]
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.kill()
+
+
+def test_it_survives_exceptions_and_only_one_instance_runs(server: Server, tmp_path: Path, python: str) -> None:
+    """Its configuration lacks every key that the program needs, so that each start fails at once."""
+    (tmp_path / "watchdog.json").write_text(
+        json.dumps(
+            {"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0, "user": "u", "api": {"url": "http://x"}}
+        )
+    )
+    command, process, lines = started(server, tmp_path, python)
+    assert "watching projects/p/locations/z/nodes/n as worker 1" in lines[0]
+    assert "starting over after KeyError" in lines[1]
+    assert subprocess.run(**command, capture_output=True, timeout=HANG_S, check=False).returncode == 0
+    assert process.poll() is None
+    ended(process)
+
+
+@pytest.mark.parametrize("python", ["this python", "python3.10"], indirect=True)
+def test_it_waits_until_its_worker_index_is_known(server: Server, tmp_path: Path, python: str) -> None:
+    """The metadata server may be late at boot; taken for another worker, the first would judge no beats, for ever."""
+    answers = iter([(503, b""), (200, b"0")])
+    server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: next(answers)
+    (tmp_path / "watchdog.json").write_text(json.dumps(config()))
+    _, process, lines = started(server, tmp_path, python)
+    ended(process)
+    assert "answered 503" in lines[0]
+    assert lines[1].endswith("as worker 0\n")
+
+
+def test_it_is_small_and_imports_little(server: Server) -> None:
+    assert Path(watchdog.__file__).stat().st_size <= 32 << 10
+    code = f"""
+import runpy, sys
+before = set(sys.modules)
+vm = runpy.run_path({watchdog.__file__!r})["Vm"]({{"heartbeat_s": 60.0, "user": "u", "api": {{"url": ""}}}})
+vm.perform(("publish", "watchdog", {{}}))
+heavy = {{"ssl", "_hashlib", "asyncio", "subprocess", "threading", "logging", "pathlib"}}
+print(sorted(name for name in heavy & set(sys.modules) - before if sys.modules[name]))
+"""
+    environment = {"TPUJOB_WATCHDOG_DIR": "/nowhere", "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
+    argv = [sys.executable, "-IS", "-c", code]
+    said = subprocess.run(argv, capture_output=True, env=environment, timeout=HANG_S, check=True).stdout
+    assert said.decode().splitlines()[-1] == "[]"
