@@ -1,7 +1,7 @@
 # `make` lists the targets. Another interpreter: `make test PYTHON=.venv/bin/python`.
 
 PYTHON ?= python
-SOURCES = orchestrator payload tpujob tests docs bench setup.py
+SOURCES = orchestrator cloud_tpu_emulator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install wheel test test-all proof cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size count clean
@@ -58,7 +58,7 @@ lint:  ## run ruff, its formatter, mypy, and vermin for what runs on TPU VMs; ch
 	$(PYTHON) -m ruff format --check $(SOURCES)
 	$(PYTHON) -m mypy
 	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.10- --violations --no-tips payload jobs
-	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.8- --violations --no-tips orchestrator/vm
+	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.8- --violations --no-tips orchestrator/vm orchestrator/promise/watchdog.py
 
 format:  ## fix what ruff can fix
 	$(PYTHON) -m ruff check --fix $(SOURCES)

@@ -6,7 +6,10 @@ from setuptools import find_packages, setup
 
 with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put deleted modules into the next wheel
     setup(
-        packages=[*find_packages(include=["orchestrator*", "payload*", "tpujob*"]), "orchestrator.examples"],
+        packages=[
+            *find_packages(include=["orchestrator*", "cloud_tpu_emulator*", "payload*", "tpujob*"]),
+            "orchestrator.examples",
+        ],
         package_dir={"orchestrator.examples": "jobs"},
         package_data={
             "orchestrator": ["py.typed"],
@@ -15,7 +18,8 @@ with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put de
             "orchestrator.report.page": ["assets/*"],
             "orchestrator.examples": ["**/*.yaml", "**/*.py"],
             "payload.data": ["mnist_sample/*"],
-            "tpujob": ["py.typed"],
+            "tpujob": ["py.typed", "*.pyi"],
+            "cloud_tpu_emulator": ["py.typed", "*.md"],
         },
         options={"build": {"build_base": build}},
     )

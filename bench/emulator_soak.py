@@ -131,7 +131,7 @@ class Client:
 
 def main() -> None:
     arguments = options(str(__doc__), rounds=1)
-    columns = ["lives", "wall s", "calls/s", "processor ms a life", "MB", "descriptors", "threads", "state files kB"]
+    columns = ["lives", "wall s", "calls/s", "processor ms a life", "MB", "descriptors", "threads", "state file kB"]
     report = Report("emulator_soak.py", "node lives under faults, and what is left of them", columns)
     for lives, at_once, machines in ((LIVES, AT_ONCE, False), (LIVES_WITH_MACHINES, AT_ONCE_WITH_MACHINES, True)):
         with sandbox() as here:
@@ -172,7 +172,7 @@ async def _soak(here: Sandbox, report: Report, lives: int, at_once: int, machine
         f"{lives} {'with' if machines else 'without'} machines: {count.queued} queued, {count.preempted} seen preempted, "
         f"{count.unanswered} of {count.calls} calls without a reply; left: 0 nodes, 0 queued resources, 0 processes, "
         f"0 ports, 0 files, {bills['running']} bills open; grown since life {marks[0]}: {grown['MB']:+.1f} MB of memory, "
-        f"{grown['kB']:+.0f} kB of state files (a new archive begins at 12,000 lines). "
+        f"{grown['kB']:+.0f} kB of its state file. "
         f"Before the first life: {empty['MB']:.1f} MB, {empty['fds']:.0f} descriptors."
     ]
 
@@ -214,12 +214,12 @@ async def _until_true(condition: Callable[[], bool]) -> None:
 
 
 def _usage(process: psutil.Process, here: Sandbox) -> dict[str, float]:
-    written = [here.emulator_directory / "state.json", *here.emulator_directory.glob("archive-*.jsonl")]
+    written = here.emulator_directory / "state.json"
     return {
         "MB": process.memory_info().rss / 1e6,
         "fds": process.num_fds(),
         "threads": process.num_threads(),
-        "kB": sum(path.stat().st_size for path in written if path.exists()) / 1e3,
+        "kB": written.stat().st_size / 1e3 if written.exists() else 0.0,
     }
 
 

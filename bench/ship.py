@@ -28,8 +28,8 @@ from cloud_tpu_emulator.daemon import control
 from orchestrator.hosts.fleet.fleet import Fleet
 from orchestrator.hosts.shipping.shipment import Shipment, make_shipment
 from orchestrator.hosts.shipping.tree import Source, survey
-from orchestrator.hosts.ssh.known_hosts import create_key, ssh_keys_metadata
 from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
 
 NODE = f"/v2/projects/emulated/locations/{ZONE}/nodes/bench"
 USER, WORKERS = "tester", 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli import help_text, typer_app
+from orchestrator.cli import typer_app
 from orchestrator.cli.command_table import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parents[1]
@@ -91,8 +91,9 @@ def exit_codes() -> str:
 
 
 def _section(name: str, command: Any) -> str:
-    usage = " ".join(["tpujob", name, *(piece for piece in help_text.usage_pieces(command) if piece != "[OPTIONS]")])
-    rows = [*help_text.arguments(command), *help_text.options(command)]
+    context = command.make_context(name, [], resilient_parsing=True)
+    usage = " ".join(["tpujob", name, *command.collect_usage_pieces(context)[1:]])
+    rows = [param.get_help_record(context) for param in command.params]
     table = [f"| `{_cell(words, is_code=True)}` | {_cell(meaning)} |" for words, meaning in rows]
     head = ["| argument or option | meaning |", "|---|---|"] if table else []
     examples = ["```bash", *COMMANDS[name].examples, "```", ""]

@@ -1,6 +1,6 @@
 """Writes what the docs say about the job file out of its model: docs/job.schema.json and the tables of docs/job-file.md.
 
-Run it (`python docs/job_reference.py`) after changing `orchestrator/job/keys/job_spec.py`; a test fails until then.
+Run it (`python docs/job_reference.py`) after changing `orchestrator/job/job_spec.py`; a test fails until then.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 
 DOCS = Path(__file__).parent
 BEGIN, END = "<!-- keys: written by docs/job_reference.py -->", "<!-- end of keys -->"

@@ -4,7 +4,45 @@ Every failure that reaches the user is one of these: one line about what happene
 code of the process. Errors of libraries (HTTP, SSH, YAML, SQLite) are translated once, in the package that uses the library.
 Assertions are for bugs in tpujob, never for the outside world.
 
-docs/cli.md explains each code; `cli/dispatch.py` ends the process with it.
+The tree, with exit codes; an error without one has that of its parent:
+
+    TpujobError                     70
+      UserError                     64
+        JobSpecError
+        ConfigError
+        NeedsConsent
+        UnknownRun
+        UnknownLease
+      CloudError                    69
+        AuthError                   77
+        CapacityError
+        QuotaError
+        BadRequest                  64
+          ExternalAddressRefused
+          OsLoginRequired
+        AlreadyExists
+        WrongState
+        CloudUnavailable
+        UnexpectedReply             70
+        SliceLost                   71
+          Preempted
+        Vanished                    71
+          Canceled
+      RemoteError                   71
+        Unreachable
+        TunnelRefused               77
+        NoRouteOut
+        HostKeyMismatch
+        CommandFailed
+      PayloadFailed                 1-63, the job's own
+        RemoteFunctionError
+      DeadlineExceeded              124
+      ArtifactError                 65
+      WatchdogNotArmed              74
+      TeardownUnproven              75
+      Interrupted                   128 + the signal
+
+docs/cli.md explains each code; `cli/main.py` ends the process with it.
 """
 
 import signal

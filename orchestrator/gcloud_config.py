@@ -6,6 +6,7 @@ Reads the files that gcloud and `gcloud auth application-default login` write; r
 
 from __future__ import annotations
 
+import configparser
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,8 +98,6 @@ def _read(path: Path) -> str:
 
 
 def _ini(path: Path) -> ConfigParser:
-    import configparser
-
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(_read(path), source=str(path))

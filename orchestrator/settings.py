@@ -6,16 +6,18 @@ a project anywhere it is the emulator. No network is used and no gcloud is run. 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from orchestrator.errors import ConfigError, JobSpecError
-from orchestrator.job.keys.cluster import NO_WISH as NO_CLUSTER_WISH
-from orchestrator.job.keys.cluster import ClusterWish
+from orchestrator.job.cluster import NO_WISH as NO_CLUSTER_WISH
+from orchestrator.job.cluster import ClusterWish
 from orchestrator.promise.lease import cloud_api
 from orchestrator.promise.lease.access import NO_WISH, AccessWish
 from orchestrator.promise.lease.cloud_api import Timings
@@ -70,15 +72,11 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         _project(cli_project, "--project") if cli_project else EMULATED_PROJECT,
         _zone(environ["TPUJOB_ZONE"], "TPUJOB_ZONE") if environ.get("TPUJOB_ZONE") else own.get("zone"),
         source=asked_by,
-        access=own.get("access", NO_WISH),
-        gke=own.get("gke", NO_CLUSTER_WISH),
-        service_account=own.get("service_account"),
-        runs_dir=own.get("runs_dir"),
-        emulated_cores=own.get("emulated_cores"),
         endpoint=endpoint,
         token_file=environ.get("TPUJOB_TOKEN_FILE") or None,
         timings=timings_of(EMULATED, environ),
         grants=own.get("quota", ()),
+        **{key: own[key] for key in ("access", "gke", "service_account", "runs_dir", "emulated_cores") if key in own},
     )
     if kind is not None and cloud_api.is_emulated(kind):
         return replace(emulated, why=_emulated_why(endpoint, f"{asked_by} asks for it"))
@@ -156,9 +154,6 @@ def _emulated_why(endpoint: str | None, why: str) -> str:
 
 def loopback_problem(url: str) -> str | None:
     """Return None for an http address on this machine's loopback interface, else the end of a sentence about `url`."""
-    import ipaddress
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -196,19 +191,20 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, node in _composed(text, str(path)):
         where = f"{path}:{key.start_mark.line + 1}: {key.value}"
-        if key.id == "scalar" and key.value not in _KEYS and key.value not in _SECTIONS:
+        name = key.value if key.id == "scalar" else ""
+        if name and name not in (*_KEYS, *_SECTIONS):
             known = ", ".join([*_KEYS, *_SECTIONS])
             raise ConfigError(f"{where}: unknown setting", hint=f"the settings are {known}")
-        if key.id == "scalar" and key.value in found:
+        if name in found:
             raise ConfigError(f"{where}: set twice", hint="keep one of the two")
-        if key.id == "scalar" and key.value == "quota":
-            found[key.value] = _grants(node, str(path), where)
-        elif key.id == "scalar" and key.value in ("access", "gke"):
-            found[key.value] = _section(key.value, text, str(path))
-        elif key.id != "scalar" or node.id != "scalar" or not node.value:
+        if name == "quota":
+            found[name] = _grants(node, str(path), where)
+        elif name in ("access", "gke"):
+            found[name] = _section(name, text, str(path))
+        elif not name or node.id != "scalar" or not node.value:
             raise ConfigError(f"{where}: needs one plain value", hint="remove the line to unset it")
         else:
-            found[key.value] = _KEYS[key.value](str(node.value), where, environ)
+            found[name] = _KEYS[name](str(node.value), where, environ)
     return found
 
 
@@ -230,7 +226,7 @@ def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
 
 
 def _section(name: str, text: str, file: str) -> Any:
-    from orchestrator.job.keys import shared_keys
+    from orchestrator.job import shared_keys
 
     try:
         return shared_keys.of_settings(text, file, name)

@@ -1,12 +1,23 @@
-"""What is true of a place, as data. All other code asks for a trait, and never of which kind a place is."""
+"""What is true of a place, as data. All other code asks for a trait, and never of which kind a place is.
+
+A place is a folder of `places/`, named as `on:` of a job file names it. Its modules `traits`, `check` and `by_hand` are loaded
+here by name, when they are first asked for: this module stands below the job file, which asks what a place refuses.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import Any, Protocol, cast
 
-if TYPE_CHECKING:
-    from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease.cloud_api import SliceName
+
+NAMES = ("tpu", "gke", "local")
+PLACES = "orchestrator.places"
+is_emulated = cloud_api.is_emulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +61,47 @@ class ByHand(Protocol):
 
     def look_commands(self, name: SliceName, lease_id: str) -> tuple[str, ...]:
         """Return the commands that show it; the last one all that belongs to its lease."""
+
+
+class FileChecks(Protocol):
+    """The module `check` of each place: what it refuses of a job file, before anything else is known. Pure."""
+
+    UNUSED: tuple[str, ...]  #: keys of a job file that have no effect there
+
+    @property
+    def problems(self) -> Callable[[Mapping[str, Any]], Iterator[tuple[tuple[str | int, ...], str]]]:
+        """Yields the path of a key and the end of a sentence about it, for each mistake. Values may be of wrong types."""
+
+
+@functools.cache
+def traits_on(name: str) -> Traits:
+    """Return the traits of a place, by its name: that of `on:`."""
+    found: Traits = import_module(f"{PLACES}.{name}.traits").TRAITS
+    return found
+
+
+@functools.cache
+def traits_of(cloud: str) -> Traits:
+    """Return the traits of the place of a run or a lease, by its `cloud`; NEWER for one that no place here has."""
+    return next((traits_on(name) for name in NAMES if cloud in traits_on(name).clouds), NEWER)
+
+
+def billed() -> tuple[str, ...]:
+    """Return the places at which something may be billed."""
+    return tuple(name for name in NAMES if traits_on(name).billed)
+
+
+def billed_clouds() -> tuple[str, ...]:
+    """Return the clouds in which something may be billed."""
+    return tuple(cloud for name in billed() for cloud in traits_on(name).clouds)
+
+
+def checks_on(name: object) -> FileChecks:
+    """Return what a place refuses of a job file, by its name; for what is no place, what the first one refuses."""
+    found = import_module(f"{PLACES}.{name if name in NAMES else NAMES[0]}.check")
+    return cast("FileChecks", found)
+
+
+def by_hand(cloud: str) -> ByHand:
+    """Return what a person is told, and may type, where the release of a lease of this cloud is not proven."""
+    return cast("ByHand", import_module(f"{PLACES}.{traits_of(cloud).name or NAMES[0]}.by_hand"))

@@ -23,7 +23,8 @@ import psutil
 import pytest
 
 from cloud_tpu_emulator.daemon import control
-from orchestrator.cli import console, main
+from orchestrator.cli import main
+from orchestrator.cli.console import console
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.ledger import Ledger

@@ -18,21 +18,32 @@ sys.dont_write_bytecode = False
 ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person", "api")
 pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows.{topic}" for topic in ROWS))
 
-from orchestrator.system import socket_owner  # noqa: E402
+from orchestrator.system import sockets  # noqa: E402
 from tests import evidence, surroundings  # noqa: E402
 from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
 from tests.cluster.fixture import cluster, own_cluster, shared_cluster  # noqa: E402
 from tests.cluster.gke_fixture import gke  # noqa: E402
-from tests.emulator.fixture import emulator, left_as_found, shared_emulator  # noqa: E402
+from tests.emulator.fixture import emulator, fault, left_as_found, shared_emulator  # noqa: E402
+from tests.fakes.api import stub  # noqa: E402
 from tests.programs_fixture import (  # noqa: E402
     browser,
     python310,
     python310_with_torch,
 )
-from tests.unit.places.stub_api import stub  # noqa: E402
 from tests.waiting import HANG_S  # noqa: E402
 
-FIXTURES = (browser, cli, clouds, cluster, emulator, left_as_found, python310, python310_with_torch, shared_cluster)
+FIXTURES = (
+    browser,
+    cli,
+    clouds,
+    cluster,
+    emulator,
+    fault,
+    left_as_found,
+    python310,
+    python310_with_torch,
+    shared_cluster,
+)
 FIXTURES += (gke, own_cluster, shared_emulator, stub, tpujob)
 
 # Their rows, kills, builds, trainings and the docs site.
@@ -43,7 +54,7 @@ IN_ONE_PIECE = (
     "tests/payload/",
     "unit/test_site.py",
 )
-LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")
+LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "emulator", "security", "cli", "unit")
 PROCESSES_PER_CORE = 2  # much of what these tests do is wait
 
 
@@ -146,5 +157,5 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's timeout is for the answer alone. That the server accepts the connection, a busy machine may delay."""
-    expect_ours = socket_owner.expect_ours
-    monkeypatch.setattr(socket_owner, "expect_ours", lambda connection, timeout_s: expect_ours(connection, HANG_S))
+    expect_ours = sockets.expect_ours
+    monkeypatch.setattr(sockets, "expect_ours", lambda connection, timeout_s: expect_ours(connection, HANG_S))

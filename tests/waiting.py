@@ -1,4 +1,4 @@
-"""Wait for an event that the product publishes: a request in the log, a row in the ledger, a line on a pipe; clocks, ports.
+"""Wait for an event that the product publishes: a request in the log, a row in the ledger, a line on a pipe; ports.
 
 No wait has a time of its own. `HANG_S` only ends what would never end, with words that say what did not come: a test that
 needs it to be longer, or that passes because of it, is wrong.
@@ -26,16 +26,6 @@ def until(question: Callable[[], T], what: str = "it", wanted: Callable[[T], obj
         assert time.monotonic() < deadline, f"{what} did not come about in {HANG_S:.0f} s: {answer!r}"
         time.sleep(LOOK_S)
     return answer
-
-
-class Clock:
-    """A clock that stands until a test moves it."""
-
-    def __init__(self, now: float = 100.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def has_ended(pid: int) -> bool:

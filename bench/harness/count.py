@@ -8,7 +8,7 @@ import sys
 import tokenize
 from pathlib import Path
 
-FOLDERS = ("orchestrator", "payload", "tpujob", "tests")
+FOLDERS = ("orchestrator", "cloud_tpu_emulator", "payload", "tpujob", "tests")
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENDMARKER, tokenize.ENCODING),

@@ -139,6 +139,15 @@ class Admin(Api):
         self.shutdown.set()
         return {}
 
+    @route("POST", "/_emulator/clock")
+    async def advance(self, call: ApiCall) -> Json:
+        """Let `{"advance_s": …}` seconds of the cloud's time pass at once."""
+        seconds = check_value("advance_s", (await call.body()).get("advance_s"), float)
+        self.driver.clock.advance(seconds)
+        self.driver.advance()
+        self.driver.changed()
+        return {"now": timestamp(self.driver.clock())}
+
     # --- what the cloud has: whole rehearsals as data, and capacity alone ---------------------------------------------
 
     @route("GET", "/_emulator/rehearsal")

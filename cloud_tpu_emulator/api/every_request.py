@@ -6,8 +6,9 @@
 Authentication admits only this user's own clients on this machine, on every path, by three checks: the Host header is loopback
 (a name that a web page rebinds to 127.0.0.1 is not), there is no Origin header (no browser sends requests here; clients of the
 relay send an Origin that no page can have), and a 256-bit token, compared in constant time: one of the user, which opens
-everything, or that of an emulated VM, which opens what its service account may do. Clients of an emulated Cloud Storage send no
-token: there the kernel says whether the caller is a process of this user. `request["caller"]` is "client" or "vm";
+everything, or that of an emulated VM, which opens what its service account may do. Clients of an emulated Cloud Storage and of
+the metadata server send no token: there the kernel says whether the caller is a process of this user. `request["caller"]` is
+"client" or "vm";
 `request["trusted"]` says whether the token was that of tpujob's own client.
 
 `fault_injection` is the innermost: faults are decided when the caller is known.
@@ -41,7 +42,7 @@ from cloud_tpu_emulator.vms import metadata_server
 from cloud_tpu_emulator.vms.driver import Driver
 from cloud_tpu_emulator.vms.metadata_server import VmAccount
 from cloud_tpu_emulator.wire import requests
-from orchestrator.system import socket_owner
+from orchestrator.system import sockets
 
 KEPT = 5000
 UNAUTHENTICATED = "unauthenticated"
@@ -92,6 +93,8 @@ class RequestLog:
 
 log = logging.getLogger(__name__)
 TUNNELER = "bot:iap-tunneler"  # the Origin of clients of the relay
+GOOGLE = "tpu.googleapis.com"  # the Host of what comes through the proxy; no web page can have it
+WITHOUT_TOKEN = (*storage.PATHS, metadata_server.ROOT)  # of clients that send none
 
 
 def middleware(store: Store, account: VmAccount, state: CloudState) -> Middleware:
@@ -126,11 +129,11 @@ def middleware(store: Store, account: VmAccount, state: CloudState) -> Middlewar
 
 def caller_of(request: web.Request, store: Store, account: VmAccount, state: CloudState) -> Node | None:
     """Return the node whose VM calls; None: the user calls. Raises ApiError for any other caller."""
-    if not requests.is_local_program(request, TUNNELER):
+    if not requests.is_local_program(request, TUNNELER, (GOOGLE,)):
         text = "The Host header must name this machine's loopback interface; web pages are refused."
         raise ApiError("PERMISSION_DENIED", text)
-    if request.path.startswith(storage.PATHS) and "Authorization" not in request.headers:
-        if request.transport is not None and socket_owner.is_ours(request.transport.get_extra_info("socket")):
+    if (request.path == "/" or request.path.startswith(WITHOUT_TOKEN)) and "Authorization" not in request.headers:
+        if request.transport is not None and sockets.is_ours(request.transport.get_extra_info("socket")):
             return None
         raise api_errors.unauthenticated()
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -158,7 +161,7 @@ def request_logging(log: RequestLog, driver: Driver) -> Middleware:
     @web.middleware
     async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
         operation = method_of(request)
-        if operation is None and request.path.startswith("/_emulator/"):
+        if operation is None and request.path.startswith(("/_emulator/", metadata_server.ROOT)):
             return _once_saved(driver, request, await handler(request))
         resource = resource_of(request) if operation else None
         call = log.begin(driver.clock(), request.method, request.path_qs, operation, resource)

@@ -42,12 +42,17 @@ class GrpcApi(Api):
     async def start(self, call: ApiCall) -> Json:
         """Start the server on `{"port": 0}` (0: a free port). One that runs already stays."""
         port = check_value("port", (await call.body()).get("port", 0), int, most=65535)
-        async with self._starting:
-            if self._server is None:
-                await self._start(port)
+        await self.open(port)
         if port not in (0, self._port):
             raise ApiError("FAILED_PRECONDITION", f"The gRPC server runs at 127.0.0.1:{self._port} already.")
         return await self.status(call)
+
+    async def open(self, port: int = 0) -> int:
+        """Start the server, if it does not run. Return its port."""
+        async with self._starting:
+            if self._server is None:
+                await self._start(port)
+        return self._port
 
     async def close(self) -> None:
         """Stop the server, if it runs."""

@@ -8,7 +8,7 @@ account, ACCOUNT: like Google's, the API gives no other profile.
 from cloud_tpu_emulator.api.api_call import Api, ApiCall, Json, route
 from cloud_tpu_emulator.faults import api_errors
 from cloud_tpu_emulator.faults.api_errors import ApiError, ReasonedError, bad_field
-from cloud_tpu_emulator.model.reach import LoginKey, LoginProfile
+from cloud_tpu_emulator.model.reach import ACCOUNT, NUMBER, USERNAME, LoginKey
 from cloud_tpu_emulator.wire.requests import project_number
 from orchestrator import catalog
 
@@ -148,7 +148,6 @@ class PermissionsApi(Api):
         return {"permissions": had} if had else {}
 
 
-ACCOUNT = "developer@emulated.example"
 USER = "/v1/users/{user:[^/:]+}"
 ONE_KEY = USER + "/sshPublicKeys/{key:[0-9a-f]+}"
 
@@ -159,7 +158,7 @@ class OpenIdApi(Api):
     @route("GET", "/v1/userinfo")
     async def userinfo(self, call: ApiCall) -> Json:
         """Reply as openidconnect.googleapis.com does to a token with the scope userinfo.email."""
-        return {"sub": str(LoginProfile(ACCOUNT).number), "email": ACCOUNT, "email_verified": True}
+        return {"sub": str(NUMBER), "email": ACCOUNT, "email_verified": True}
 
 
 class OsLoginApi(Api):
@@ -169,7 +168,8 @@ class OsLoginApi(Api):
 
     @route("GET", USER + "/loginProfile", "osLogin.getLoginProfile")
     async def get_profile(self, call: ApiCall) -> Json:
-        return _profile_json(self.state.logins.get(_account(call), self.driver.clock()), call.query.get("projectId"))
+        _check_account(call)
+        return self._profile(call.query.get("projectId"))
 
     @route("POST", USER + ":importSshPublicKey", "osLogin.importSshPublicKey")
     async def import_key(self, call: ApiCall) -> Json:
@@ -177,38 +177,60 @@ class OsLoginApi(Api):
         line = body.get("key")
         if not isinstance(line, str):
             raise bad_field("Invalid value at 'ssh_public_key.key'.")
-        now = self.driver.clock()
-        profile = self.state.logins.import_key(_account(call), project, line, _expiry(body), now)
+        _check_account(call)
+        self.state.logins.import_key(project, line, _expiry(body), self.driver.clock())
         self.driver.changed()
-        return {"loginProfile": _profile_json(profile, project)}
+        return {"loginProfile": self._profile(project)}
 
     @route("GET", ONE_KEY, "osLogin.getSshPublicKey")
     async def get_key(self, call: ApiCall) -> Json:
-        found = self.state.logins.key(_account(call), call.parts["key"], self.driver.clock())
-        return _key_json(LoginProfile(_account(call)), call.parts["key"], found)
+        return _key_json(call.parts["key"], self._key(call))
 
     @route("PATCH", ONE_KEY, "osLogin.updateSshPublicKey")
     async def update_key(self, call: ApiCall) -> Json:
         if call.query.get("updateMask") != "expirationTimeUsec":
             raise bad_field("The update mask may name expirationTimeUsec only.")
         expires_usec = _expiry(await call.fields())
-        found = self.state.logins.key(_account(call), call.parts["key"], self.driver.clock())
+        found = self._key(call)
         found.expires_usec = expires_usec
         self.driver.changed()
-        return _key_json(LoginProfile(_account(call)), call.parts["key"], found)
+        return _key_json(call.parts["key"], found)
 
     @route("DELETE", ONE_KEY, "osLogin.deleteSshPublicKey")
     async def delete_key(self, call: ApiCall) -> Json:
-        self.state.logins.remove_key(_account(call), call.parts["key"], self.driver.clock())
+        _check_account(call)
+        self.state.logins.remove_key(call.parts["key"], self.driver.clock())
         self.driver.changed()
         return {}
 
+    def _key(self, call: ApiCall) -> LoginKey:
+        _check_account(call)
+        return self.state.logins.key(call.parts["key"], self.driver.clock())
 
-def _account(call: ApiCall) -> str:
-    """Return the account that the path names, by its address or its number. Raises ApiError for another one's."""
-    if call.parts["user"] not in (ACCOUNT, str(LoginProfile(ACCOUNT).number)):
+    def _profile(self, project: str | None) -> Json:
+        accounts = [
+            {
+                "primary": True,
+                "username": USERNAME,
+                "uid": str(NUMBER % 2**31),
+                "gid": str(NUMBER % 2**31),
+                "homeDirectory": f"/home/{USERNAME}",
+                "operatingSystemType": "LINUX",
+                "accountId": each,
+                "name": f"users/{ACCOUNT}/projects/{each}",
+            }
+            for each in self.state.logins.projects
+            if project in (None, "", each)
+        ]
+        keys = {name: _key_json(name, key) for name, key in self.state.logins.keys(self.driver.clock()).items()}
+        found: Json = {"name": str(NUMBER)}
+        return found | ({"posixAccounts": accounts} if accounts else {}) | ({"sshPublicKeys": keys} if keys else {})
+
+
+def _check_account(call: ApiCall) -> None:
+    """Raise ApiError unless the path names the account, by its address or its number."""
+    if call.parts["user"] not in (ACCOUNT, str(NUMBER)):
         raise ApiError("PERMISSION_DENIED", "The caller does not have permission")
-    return ACCOUNT
 
 
 def _expiry(body: Json) -> int | None:
@@ -221,28 +243,7 @@ def _expiry(body: Json) -> int | None:
     return int(text)
 
 
-def _profile_json(profile: LoginProfile, project: str | None) -> Json:
-    number = profile.number
-    accounts = [
-        {
-            "primary": True,
-            "username": profile.username,
-            "uid": str(number % 2**31),
-            "gid": str(number % 2**31),
-            "homeDirectory": f"/home/{profile.username}",
-            "operatingSystemType": "LINUX",
-            "accountId": each,
-            "name": f"users/{profile.account}/projects/{each}",
-        }
-        for each in profile.projects
-        if project in (None, "", each)
-    ]
-    keys = {name: _key_json(profile, name, key) for name, key in profile.keys.items()}
-    found: Json = {"name": str(number)}
-    return found | ({"posixAccounts": accounts} if accounts else {}) | ({"sshPublicKeys": keys} if keys else {})
-
-
-def _key_json(profile: LoginProfile, fingerprint: str, key: LoginKey) -> Json:
+def _key_json(fingerprint: str, key: LoginKey) -> Json:
     found: Json = {"key": key.line, "fingerprint": fingerprint}
-    found["name"] = f"users/{profile.account}/sshPublicKeys/{fingerprint}"
+    found["name"] = f"users/{ACCOUNT}/sshPublicKeys/{fingerprint}"
     return found if key.expires_usec is None else found | {"expirationTimeUsec": str(key.expires_usec)}

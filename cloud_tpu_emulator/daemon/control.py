@@ -7,6 +7,9 @@ The daemon locks its state directory while it runs, so whether it runs is certai
 import fcntl
 import json
 import os
+import select
+import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator.system import fork
+from orchestrator.system import fork, sockets
 
 START_TIMEOUT_S = STOP_TIMEOUT_S = 60.0  # for a daemon that hangs; one that ends is noticed at once
 POLL_S = 0.01
@@ -105,14 +108,12 @@ def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeou
     """
     import http.client  # with its parsers it would double the import time of this module
 
-    from orchestrator.system import socket_owner
-
     host, _, port = endpoint.url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
     headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
     try:
         connection.connect()
-        socket_owner.expect_ours(connection.sock, timeout_s)
+        sockets.expect_ours(connection.sock, timeout_s)
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         reply = connection.getresponse()
         text = reply.read()
@@ -167,8 +168,6 @@ def ssh_programs(state_dir: Path) -> Path:
 
     It is written each time, since Python or the package may have moved.
     """
-    import shlex
-
     directory = state_dir.absolute() / "bin"
     directory.mkdir(parents=True, exist_ok=True)
     names = {"state_dir": state_dir.absolute(), "python": sys.executable, "directory": directory}
@@ -180,6 +179,45 @@ def ssh_programs(state_dir: Path) -> Path:
         temporary.chmod(0o755)
         temporary.replace(directory / program)
     return directory
+
+
+def open_more(
+    endpoint: Endpoint,
+    *,
+    grpc: bool,
+    grpc_port: int,
+    relay: bool,
+    lend_torch: bool | None,
+    startup_scripts: bool | None,
+) -> bool:
+    """Do what the options of `tpujob emulator up` ask for. Return whether a setting was changed. Raises DaemonRefused."""
+    if grpc or grpc_port:
+        open_grpc(endpoint, grpc_port)
+    if relay:
+        open_relay(endpoint)
+    asked = {"lend_torch": lend_torch, "client_startup_scripts": startup_scripts}
+    if changes := {name: value for name, value in asked.items() if value is not None}:
+        request(endpoint, "PATCH", "/_emulator/settings", changes)
+    return bool(changes)
+
+
+# Comments to the shell, so that `eval` skips them.
+CLIENTS = """\
+# gcloud: gcloud compute tpus tpu-vm list --zone=-
+# curl:   curl -H "Authorization: Bearer $(cat $TPUJOB_EMULATOR_TOKEN_FILE)" \\
+#           $TPUJOB_EMULATOR_URL/v2/projects/emulated/locations/-/nodes
+# python: TpuClient(transport="rest", credentials=Credentials(TOKEN), client_options={"api_endpoint": URL})
+#         (over gRPC, with the async client, in pytest: docs/emulator.md)"""
+
+
+def shell_lines(endpoint: Endpoint, state_dir: Path) -> str:
+    """Return the environment of clients as lines for a shell, with examples. Raises as `request` does."""
+    import shlex
+
+    found = client_environment(endpoint, state_dir)
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in found.items()]
+    programs = shlex.quote(str(ssh_programs(state_dir)))
+    return "\n".join([*lines, f'export PATH={programs}:"$PATH"  # gcloud\'s ssh and scp', CLIENTS])
 
 
 def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
@@ -227,9 +265,6 @@ def _is_running(state_dir: Path) -> bool:
 
 
 def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
-    import select
-    import subprocess
-
     (state_dir / "daemon.json").unlink(missing_ok=True)  # left by a killed daemon
     log = state_dir / "daemon.log"
     mode = "wb" if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES else "ab"

@@ -20,6 +20,7 @@ from cloud_tpu_emulator.api.project_apis import ComputeApi, OpenIdApi, OsLoginAp
 from cloud_tpu_emulator.api.rest import QueueApi, RestApi
 from cloud_tpu_emulator.api.storage import StorageApi
 from cloud_tpu_emulator.model.state import ENDPOINT, ENVIRONMENT, Store, steady_clock
+from cloud_tpu_emulator.relay.google_proxy import GoogleProxy
 from cloud_tpu_emulator.relay.relay_api import RelayApi
 from cloud_tpu_emulator.vms.driver import Driver
 from cloud_tpu_emulator.wire import requests
@@ -47,8 +48,9 @@ async def serve(store: Store, host: str, port: int, ready_fd: int | None, end_fd
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(every_request.date_header(driver))
     admin, grpc_api, relay = Admin(driver, requests, shutdown), GrpcApi(driver), RelayApi(driver)
+    proxy = GoogleProxy(driver, grpc_api)
     of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver), StorageApi(driver)
-    for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, admin, grpc_api, relay):
+    for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, admin, grpc_api, relay, proxy):
         app.add_routes(api.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
@@ -78,6 +80,7 @@ async def serve(store: Store, host: str, port: int, ready_fd: int | None, end_fd
     await asyncio.gather(watching, return_exceptions=True)  # else its cancellation is logged as an error
     if store.is_ours():
         (store.directory / ENDPOINT).unlink(missing_ok=True)
+    await proxy.close()
     await grpc_api.close()
     await relay.close()
     await runner.cleanup()

@@ -22,7 +22,7 @@ from cloud_tpu_emulator.model import supply
 from cloud_tpu_emulator.model.meter import Bill, Meter
 from cloud_tpu_emulator.model.provider_events import ProviderEvent, ProviderEvents
 from cloud_tpu_emulator.model.queue import ResourceQueue
-from cloud_tpu_emulator.model.reach import LoginProfiles
+from cloud_tpu_emulator.model.reach import LoginProfile
 from cloud_tpu_emulator.model.records import (
     SETTLED_POWER,
     VERBS,
@@ -49,7 +49,7 @@ class CloudState(ProviderEvents):
     def __init__(self, seed: str, settings: Settings | None = None) -> None:
         super().__init__(seed, settings)
         self.queue = ResourceQueue(self)
-        self.logins = LoginProfiles()
+        self.logins = LoginProfile()
 
     def advance(self, now: float) -> bool:
         changed = super().advance(now)
@@ -289,7 +289,7 @@ class CloudState(ProviderEvents):
         state.supply = supply.load(data["supply"])
         state.events = [ProviderEvent(**row) for row in data["events"]]
         state.queue.load(data["queue"])
-        state.logins = LoginProfiles.load(data["logins"])
+        state.logins = LoginProfile.load(data["logins"])
         state._timed = {op.name: op for op in state.operations.values() if op.due is not None and not op.done}
         for node in state.nodes.values():
             state.history.note(node, node.created_at)

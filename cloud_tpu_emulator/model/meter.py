@@ -7,7 +7,7 @@ for leaks.
 from dataclasses import dataclass, replace
 from typing import Any
 
-KEEP = 2000  # bills; beyond this many, closed ones are dropped
+KEEP = 500  # bills; beyond this many, closed ones are dropped
 
 
 @dataclass(slots=True)

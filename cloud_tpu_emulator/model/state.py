@@ -1,30 +1,28 @@
-"""The state directory: the lock of the one daemon, its token, and the state files that survive a kill -9.
+"""The state directory: the lock of the one daemon, its token, and the state file that survives a kill -9.
 
 A change is on disk before its reply leaves: written to a temporary file, then renamed over the old one.
 """
 
-import contextlib
 import fcntl
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import IO, Any
 
 from cloud_tpu_emulator.faults.plain_data import as_fields
-from cloud_tpu_emulator.model import meter
 from cloud_tpu_emulator.model.cloud_state import CloudState
-from cloud_tpu_emulator.model.records import Settings, dump_operation
-from cloud_tpu_emulator.model.transitions import KEEP_OPERATIONS
+from cloud_tpu_emulator.model.meter import Bill
+from cloud_tpu_emulator.model.records import OperationRecord, Settings, dump_operation
 from orchestrator.system import boot_clock
 
 LOCK, STATE, ENDPOINT, PORT = "daemon.lock", "state.json", "daemon.json", "port"
 TOKEN, TPUJOB_TOKEN = "token", "tpujob-token"  # of all clients, and of tpujob's own, whose startup-scripts run here
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_PAUSE_S = 0.01
+Key = str | tuple[str, float]  # of an operation, or of a bill
 DELAYS = tuple(each.name for each in fields(Settings) if each.name.endswith("_s"))
 
 
@@ -54,7 +52,7 @@ class Store:
         self._acquire_lock()
         # By its beginning tpujob's client knows which of them it has, wherever the file was copied.
         self.token, self.tpujob_token = self._token(TOKEN), self._token(TPUJOB_TOKEN, "tpujob-")
-        self._archive = Archive(self.directory)
+        self._ended: dict[Key, str] = {}  # what does not change any more, as JSON
 
     def _acquire_lock(self) -> None:
         """Lock the directory. Clients that check for a daemon share the lock for a moment, which another daemon never does."""
@@ -92,9 +90,9 @@ class Store:
         """
         path = self.directory / STATE
         try:
-            found = restored(json.loads(path.read_text()), self.directory) if path.exists() else None
+            found = json.loads(path.read_text()) if path.exists() else None
             state = CloudState(secrets.token_hex(16)) if found is None else CloudState.load(found)
-        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedState(
                 f"{path} is damaged or of another version ({error}); to begin with an empty cloud, move it away."
             ) from error
@@ -108,13 +106,18 @@ class Store:
         """
         if not self.is_ours():
             return
-        where = self._archive.append(state)
-        # All that may still change.
-        operations = [dump_operation(each) for each in state.operations.values() if each.ended_at is None]
-        live = {"operations": operations, "bills": [bill for bill in state.meter.bills if bill.until is None]}
-        rows = state.dump_rest() | live | {"archive": where}
-        self._write(STATE, json.dumps(rows, separators=(",", ":"), default=as_fields))
-        self._archive.drop_old()
+        was, self._ended = self._ended, {}
+
+        def text(key: Key, row: OperationRecord | Bill, ended: bool) -> str:
+            found = was.get(key) or json.dumps(dump_operation(row) if isinstance(row, OperationRecord) else asdict(row))
+            if ended:
+                self._ended[key] = found
+            return found
+
+        operations = (text(row.name, row, row.ended_at is not None) for row in state.operations.values())
+        bills = (text((row.uid, row.since), row, row.until is not None) for row in state.meter.bills)
+        rest = json.dumps(state.dump_rest(), default=as_fields).removesuffix("}")
+        self._write(STATE, f'{rest}, "operations": [{", ".join(operations)}], "bills": [{", ".join(bills)}]}}')
 
     def publish_endpoint(self, url: str) -> None:
         """Write the file by which clients find the daemon. Call it once the daemon accepts requests."""
@@ -151,117 +154,45 @@ def set_delays_from(environment: os._Environ[str] | dict[str, str], settings: Se
             setattr(settings, name, value)
 
 
-# The archive: done operations and closed bills in a file that only grows, so that a save costs only what has changed.
-#
-# The state file names the archive and how many of its lines count, so that both are replaced in one step.
-
-MOST_LINES = 4 * (KEEP_OPERATIONS + meter.KEEP)  # then a new archive begins, without what the cloud has dropped
-Key = str | tuple[str, float]
-
-
-class Archive:
-    """The archive of one daemon. A daemon always begins a new one."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._file: IO[str] | None = None
-        self._name, self._lines = "", 0
-        self._known: set[Key] = set()
-        self._old: list[Path] = []
-
-    def append(self, state: CloudState) -> dict[str, Any]:
-        """Append what has ended since the last call. Return where it is, for the state file.
-
-        Raises OSError. The next call begins anew: this archive may end with half a line, which no state file counts.
-        """
-        new = list(_ended(state, self._known))
-        if begins := self._file is None or self._lines + len(new) > MOST_LINES:
-            self._begin()
-            new = list(_ended(state, self._known))
-        assert self._file is not None, "`_begin` opened it"
-        try:
-            self._file.write("".join(f"{json.dumps(row, separators=(',', ':'))}\n" for _, row in new))
-            self._file.flush()
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._file.close()  # tries to write again what is left
-            self._file = None
-            if begins:  # no state file names it
-                (self._directory / self._name).unlink()
-            raise
-        self._known.update(key for key, _ in new)
-        self._lines += len(new)
-        return {"file": self._name, "lines": self._lines}
-
-    def drop_old(self) -> None:
-        """Remove older archives. Call it once the state file names the present one."""
-        while self._old:
-            self._old.pop().unlink(missing_ok=True)
-
-    def _begin(self) -> None:
-        old = list(self._directory.glob("archive-*.jsonl"))
-        number = max((int(path.stem.rpartition("-")[2]) for path in old), default=0) + 1
-        name, flags = f"archive-{number}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        opened = os.fdopen(os.open(self._directory / name, flags, 0o600), "w", encoding="utf-8")
-        if self._file is not None:  # on a full disk the present one goes on
-            self._file.close()
-        self._old, self._file, self._name, self._lines, self._known = old, opened, name, 0, set()
-
-
-def _ended(state: CloudState, known: set[Key]) -> Iterator[tuple[Key, dict[str, Any]]]:
-    for operation in state.operations.values():
-        if operation.ended_at is not None and operation.name not in known:
-            yield operation.name, {"operation": dump_operation(operation)}
-    for bill in state.meter.bills:
-        if bill.until is not None and (bill.uid, bill.since) not in known:
-            yield (bill.uid, bill.since), {"bill": asdict(bill)}
-
-
-def restored(data: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Return what `CloudState.load` reads: the state file's `data` with the rows of its archive.
-
-    Raises ValueError, KeyError, TypeError or FileNotFoundError if they are damaged or of another version.
-    """
-    where = data.pop("archive")
-    with (directory / where["file"]).open(encoding="utf-8") as file:
-        rows = [json.loads(line) for _, line in zip(range(where["lines"]), file, strict=False)]
-    if len(rows) < where["lines"]:
-        raise ValueError(f"{where['file']} is too short")
-    operations = [row["operation"] for row in rows if "operation" in row][-KEEP_OPERATIONS:]
-    bills = [row["bill"] for row in rows if "bill" in row][-meter.KEEP :]
-    data["operations"] = _in_order(operations + data["operations"], "created_at")
-    data["bills"] = _in_order(bills + data["bills"], "since")
-    return data
-
-
-def _in_order(rows: Iterable[dict[str, Any]], when: str) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: float(row[when]))
-
-
 # The clock of the emulated cloud: steady, whatever is done to the wall clock of this machine.
 
 FILE = "clock.json"
 
 
-def _counting_from(zero: float) -> Callable[[], float]:
-    """Return a clock of Unix seconds. `zero` is its time at zero of this machine's boot clock."""
-    return lambda: zero + boot_clock.boot_s()
+class SteadyClock:
+    """A clock of Unix seconds, kept in a file. `zero` is its time at zero of this machine's boot clock."""
+
+    def __init__(self, path: Path, zero: float) -> None:
+        self._path, self._zero = path, zero
+
+    def __call__(self) -> float:
+        """Return the time now."""
+        return self._zero + boot_clock.boot_s()
+
+    def advance(self, seconds: float) -> None:
+        """Jump forward."""
+        self._zero += seconds
+        self.save()
+
+    def save(self) -> None:
+        """Write it for the next daemon."""
+        draft = self._path.with_suffix(".new")
+        draft.write_text(json.dumps({"boot": boot_clock.boot_id(), "zero": self._zero}))
+        draft.replace(self._path)
 
 
-def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] = time.time) -> Callable[[], float]:
+def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] = time.time) -> SteadyClock:
     """Return the clock of the last daemon, or, after a restart of this machine, one that begins with the wall clock's time.
 
     It begins at `not_before` or later, so that recorded events stay in the past.
     """
-    path, boot = directory / FILE, boot_clock.boot_id()
+    path = directory / FILE
     try:
         saved = json.loads(path.read_text())
-        if saved["boot"] == boot:
-            return _counting_from(float(saved["zero"]))
+        if saved["boot"] == boot_clock.boot_id():
+            return SteadyClock(path, float(saved["zero"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass  # missing or damaged: as after a restart
-    zero = max(wall(), not_before) - boot_clock.boot_s()
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps({"boot": boot, "zero": zero}))
-    draft.replace(path)
-    return _counting_from(zero)
+    clock = SteadyClock(path, max(wall(), not_before) - boot_clock.boot_s())
+    clock.save()
+    return clock

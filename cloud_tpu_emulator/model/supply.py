@@ -179,11 +179,6 @@ class Reservation:
         return name in ("", "-", self.name) and matches(self.zone, self.type, demand.zone, demand.accelerator_type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedQueue(Selector):
-    """A queue that refuses the project's requests."""
-
-
 @dataclass(slots=True)
 class Supply:
     """Without any data everything is unlimited."""
@@ -191,7 +186,7 @@ class Supply:
     capacity: list[Capacity] = field(default_factory=list)
     quotas: list[Quota] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
-    closed_queues: list[ClosedQueue] = field(default_factory=list)
+    closed_queues: list[Selector] = field(default_factory=list)  # that refuse the project's requests
     flex_start: list[Selector] = field(default_factory=list)  # where it is offered; empty: as the catalog says
     preemptions: list[Preemption] = field(default_factory=list)
     locations: tuple[str, ...] = ()  # globs of the zones that projects may use; empty: all

@@ -17,7 +17,7 @@ from cloud_tpu_emulator.model.meter import Bill, Meter
 from cloud_tpu_emulator.model.records import TRANSITIONS, Node, OperationRecord, Power, QueuedResource, Resume, Settings
 from cloud_tpu_emulator.model.supply import RESERVED, Demand, Supply
 
-KEEP_OPERATIONS = 1000  # beyond this many, done operations are dropped, as the real API drops them in time
+KEEP_OPERATIONS = 500  # beyond this many, done operations are dropped, as the real API drops them in time
 
 
 class NodeTransitions:
@@ -91,7 +91,7 @@ class NodeTransitions:
     def _remove(self, node: Node) -> None:
         del self.nodes[node.name]
         self.meter.close(node.uid, self.now)
-        self.history.note_removal(node, self.now)
+        self.history.note(node, self.now, removed=True)
 
     def end_operation(self, target: Node | QueuedResource, error: dict[str, Any] | None) -> None:
         """End the operation of a node or queued resource, if it has one. `error` is a google.rpc.Status."""
@@ -235,39 +235,31 @@ def failure_of(target: Node | QueuedResource, effect: Fault) -> dict[str, Any]:
     return (ApiError(code, message or error.message) if message or code != error.status else error).in_operation()
 
 
-# The newest changes of each node, in memory only, for lists that show an earlier state.
+# The newest changes of nodes, in memory only, for lists that show an earlier state.
 #
 #  `transitions` records every change; `cloud_state` reads it only under the fault "stale_list".
 
-CHANGES_KEPT = 64  # for each node; before the oldest of them the node is assumed to have looked the same
-REMOVED_KEPT = 64
+CHANGES_KEPT = 4096  # before the oldest of them, nodes are assumed to have looked the same
 
 
 class History:
-    """The changes of present nodes, and of the last ones that were removed."""
+    """The newest changes of all nodes, also of those that were removed."""
 
     def __init__(self) -> None:
-        self._changes: dict[str, deque[tuple[float, str, dict[str, Any]]]] = {}  # by uid: since when, state, spec
-        self._removed: deque[tuple[float, Node]] = deque()
+        # When, which node, its state from then on (None: it is absent), its spec.
+        self._changes: deque[tuple[float, Node, str | None, dict[str, Any]]] = deque(maxlen=CHANGES_KEPT)
 
-    def note(self, node: Node, now: float) -> None:
+    def note(self, node: Node, now: float, *, removed: bool = False) -> None:
         """Record the present state and spec. Specs are replaced, never changed in place, so no copy is needed."""
-        self._changes.setdefault(node.uid, deque(maxlen=CHANGES_KEPT)).append((now, node.state, node.spec))
-
-    def note_removal(self, node: Node, now: float) -> None:
-        """Record that a node is absent from now on."""
-        self._removed.append((now, node))
-        if len(self._removed) > REMOVED_KEPT:
-            self._changes.pop(self._removed.popleft()[1].uid, None)
+        self._changes.append((now, node, None if removed else node.state, node.spec))
 
     def at(self, then: float, present: Iterable[Node]) -> list[Node]:
         """Return the nodes that existed at `then`, as they were. `present` are those that exist now."""
-        existed = [node for since, node in self._removed if since > then] + list(present)
-        return [self._as_of(node, then) for node in existed if node.created_at <= then]
-
-    def _as_of(self, node: Node, then: float) -> Node:
-        changes = self._changes[node.uid]
-        _, state, spec = next((change for change in reversed(changes) if change[0] <= then), changes[0])
-        old = copy.copy(node)
-        old.state, old.spec = state, spec
-        return old
+        found: dict[str, Node] = {node.uid: node for node in present if node.created_at <= then}
+        for _, node, state, spec in (change for change in self._changes if change[0] <= then):
+            if state is None:
+                found.pop(node.uid, None)
+            else:
+                found[node.uid] = old = copy.copy(node)
+                old.state, old.spec = state, spec
+        return list(found.values())

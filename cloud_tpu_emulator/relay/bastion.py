@@ -3,7 +3,6 @@
 Like sshd's MaxStartups, it drops a connection that comes while too many others are not logged in yet.
 """
 
-import asyncio
 import base64
 import contextlib
 import errno
@@ -13,7 +12,7 @@ from typing import Any
 import asyncssh
 from asyncssh.stream import SSHTCPStreamSession
 
-from cloud_tpu_emulator.relay.tunnels import forget, open_connection
+from cloud_tpu_emulator.relay.tunnels import carry, first_of, forget, open_connection
 from cloud_tpu_emulator.vms.driver import Driver
 from cloud_tpu_emulator.vms.ssh_server import KeyLogin
 
@@ -82,20 +81,11 @@ class _Login(KeyLogin):
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, why) from None
 
         async def forward(near: asyncssh.SSHReader[bytes], back: asyncssh.SSHWriter[bytes]) -> None:
-            tasks = [asyncio.create_task(_carry(near, out)), asyncio.create_task(_carry(far, back))]
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                with contextlib.suppress(ConnectionError, asyncssh.Error):
+                    await first_of(carry(near, out), carry(far, back))
             finally:
-                for task in tasks:
-                    task.cancel()
                 forget(driver, out)
             back.close()
 
         return SSHTCPStreamSession[bytes](forward)
-
-
-async def _carry(source: Any, sink: Any) -> None:
-    with contextlib.suppress(ConnectionError, asyncssh.Error):
-        while content := await source.read(65536):
-            sink.write(content)
-            await sink.drain()

@@ -13,9 +13,13 @@ import os
 import socket
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloud_tpu_emulator.api.api_call import Api, ApiCall, Json, route
 from cloud_tpu_emulator.api.every_request import cut
@@ -25,13 +29,10 @@ from cloud_tpu_emulator.faults.plain_data import check_list, check_value
 from cloud_tpu_emulator.model import reach
 from cloud_tpu_emulator.model.records import Node
 from cloud_tpu_emulator.relay import tunnels
+from cloud_tpu_emulator.relay.bastion import Bastion
 from cloud_tpu_emulator.relay.tunnels import SILENT, Link, RelayTunnel, Tunnels
 from cloud_tpu_emulator.vms.driver import Driver
 from cloud_tpu_emulator.vms.metadata_server import hostname
-
-if TYPE_CHECKING:
-    from cloud_tpu_emulator.relay.bastion import Bastion
-
 
 SSH = "22"
 
@@ -55,13 +56,10 @@ class RelayApi(Api):
 
     @route("POST", "/_emulator/relay")
     async def start(self, call: ApiCall) -> Json:
-        """Serve TLS on `{"port": 0}` (0: a free port), besides plain HTTP. A port that is served already stays."""
-        port = check_value("port", (await call.body()).get("port", 0), int, most=65535)
+        """Serve TLS on a free port, besides plain HTTP, if it is not served yet."""
         async with self._starting:
             if self._address is None:
-                self._address = await self._serve_tls(port)
-        if port != 0 and not self._address["url"].endswith(f":{port}/v4"):
-            raise ApiError("FAILED_PRECONDITION", f"The relay is at {self._address['url']} already.")
+                self._address = await self._serve_tls()
         return self._address
 
     @route("GET", "/_emulator/bastion")
@@ -71,8 +69,6 @@ class RelayApi(Api):
     @route("POST", "/_emulator/bastion")
     async def start_bastion(self, call: ApiCall) -> Json:
         """Start a bastion, in place of an older one: `{"keys": ["ssh-ed25519 AAAA…"], "max_startups": 10}`."""
-        from cloud_tpu_emulator.relay.bastion import Bastion
-
         body = await call.body()
         most = check_value("max_startups", body.get("max_startups", 10), int, least=1, most=1000)
         keys = [str(line).split() for line in check_list("keys", body.get("keys", []))]
@@ -107,15 +103,11 @@ class RelayApi(Api):
         if self._bastion is not None:
             await self._bastion.close()
 
-    async def _serve_tls(self, port: int) -> Json:
+    async def _serve_tls(self) -> Json:
         assert self.runner is not None, "the daemon listens"
-        context, authorities = await asyncio.to_thread(make, self.driver.store.directory)
+        context, authorities = await asyncio.to_thread(make, self.driver.store.directory / AUTHORITY, "localhost")
         listener = socket.socket()
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError as error:
-            listener.close()
-            raise ApiError("FAILED_PRECONDITION", f"Port {port} of 127.0.0.1 is not available.") from error
+        listener.bind(("127.0.0.1", 0))
         await web.SockSite(self.runner, listener, ssl_context=context).start()
         return {"url": f"wss://localhost:{listener.getsockname()[1]}/v4", "authorities": str(authorities)}
 
@@ -213,7 +205,7 @@ async def _closed(websocket: web.WebSocketResponse, code: int) -> web.WebSocketR
     return websocket
 
 
-# The certificate of the relay's TLS port, by an authority that is made for it: gcloud connects over TLS only.
+# The certificate of a TLS port, by an authority that is made for it: gcloud and gRPC connect over TLS only.
 #
 # The private keys stay in memory, but for the moment in which OpenSSL reads one from a file of the state directory.
 
@@ -221,20 +213,17 @@ AUTHORITY = "relay-ca.pem"
 VALID = datetime.timedelta(days=3650)
 
 
-def make(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Return a new server's context for localhost, and the file with the authority that clients must trust."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+def make(trusted: Path, name: str) -> tuple[ssl.SSLContext, Path]:
+    """Return a new server's context for this host name. Write the authority that clients must trust, and return its file."""
 
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
     def signed(subject: str, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
-        draft = x509.CertificateBuilder(named(AUTHORITY), named(subject), key.public_key(), x509.random_serial_number())
+        draft = x509.CertificateBuilder(
+            named(trusted.name), named(subject), key.public_key(), x509.random_serial_number()
+        )
         draft = draft.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + VALID)
         for extension in (
             *extensions,
@@ -249,18 +238,17 @@ def make(directory: Path) -> tuple[ssl.SSLContext, Path]:
     authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Of the nine uses of a key: to sign certificates and lists of revoked ones.
     uses = x509.KeyUsage(*(number in (5, 6) for number in range(9)))
-    top = signed(AUTHORITY, authority, x509.BasicConstraints(ca=True, path_length=0), uses)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    top = signed(trusted.name, authority, x509.BasicConstraints(ca=True, path_length=0), uses)
+    names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     leaf = signed(
-        "localhost",
+        name,
         key,
         x509.BasicConstraints(ca=False, path_length=None),
         x509.SubjectAlternativeName(names),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
     )
-    trusted = directory / AUTHORITY
     trusted.write_bytes(top.public_bytes(form.Encoding.PEM))
-    secret = directory / f".relay.{os.getpid()}"
+    secret = trusted.with_name(f".{trusted.name}.{os.getpid()}")
     with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(leaf.public_bytes(form.Encoding.PEM))
         file.write(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))

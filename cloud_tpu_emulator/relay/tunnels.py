@@ -11,13 +11,17 @@ import asyncio
 import secrets
 import socket
 from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from aiohttp import WSMsgType, web
 
 from cloud_tpu_emulator.faults.fault import Fault
 from cloud_tpu_emulator.vms.driver import Driver
 
+PIECE_BYTES = 1 << 16
+T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -43,6 +47,25 @@ def forget(driver: Driver, writer: asyncio.StreamWriter) -> None:
     if name:
         driver.inside.discard(name[1])
     writer.close()
+
+
+async def first_of(*ways: Coroutine[Any, Any, T]) -> T:
+    """Return the result of what ends first; the others are cancelled."""
+    tasks = [asyncio.create_task(each) for each in ways]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(iter(done)).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def carry(source: Any, sink: Any) -> None:
+    """Copy from a stream to another one, to the end of either."""
+    while content := await source.read(PIECE_BYTES):
+        sink.write(content)
+        await sink.drain()
 
 
 # The bytes of the relay's subprotocol, version 4, as the relay reads and writes them.
@@ -172,7 +195,7 @@ class RelayTunnel:
                 await link.websocket.send_bytes(with_array(SUCCESS_SID, self.sid.encode()))
             else:
                 await self._rewind(link, client_has)
-            return await self._carry(link)
+            return await first_of(self._to_client(link), self._from_client(link))
         except Violation as violation:
             self.ended = True
             return violation.code
@@ -192,16 +215,6 @@ class RelayTunnel:
         await link.websocket.send_bytes(with_count(SUCCESS_ACK, self._received))
         for content in tuple(self._unconfirmed):
             await link.send_data(content)
-
-    async def _carry(self, link: Link) -> int | None:
-        tasks = [asyncio.create_task(each) for each in (self._to_client(link), self._from_client(link))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _to_client(self, link: Link) -> int:
         """No await parts reading from keeping: what is read is never lost."""

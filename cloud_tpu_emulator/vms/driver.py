@@ -9,11 +9,10 @@ import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 
 from cloud_tpu_emulator.model.cloud_state import CloudState
 from cloud_tpu_emulator.model.records import HostRecord, Node, Power, startup_script_of
-from cloud_tpu_emulator.model.state import Store
+from cloud_tpu_emulator.model.state import SteadyClock, Store
 from cloud_tpu_emulator.vms import processes
 from cloud_tpu_emulator.vms.metadata_server import Notifier, VmAccount
 from cloud_tpu_emulator.vms.pythons import Pythons
@@ -29,7 +28,7 @@ WRITE_MOST_S = 0.1  # a reply waits no longer for the changes of others
 class Driver:
     """The cloud's state with its store, its clock and its TPU VMs."""
 
-    def __init__(self, state: CloudState, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, state: CloudState, store: Store, clock: SteadyClock) -> None:
         self.state, self.store, self.clock = state, store, clock
         self.vms = store.directory / "vms"
         self.pythons = Pythons(store.directory / "lent")

@@ -26,7 +26,7 @@ from cloud_tpu_emulator.wire import requests
 from cloud_tpu_emulator.wire.replies import maintenance_json
 from cloud_tpu_emulator.wire.requests import NUMBER, project_number, text_of
 from orchestrator import catalog
-from orchestrator.system import socket_owner
+from orchestrator.system import sockets
 
 
 class Notifier:
@@ -196,9 +196,12 @@ class CloudBackend(Protocol):
 
     state: CloudState
     notifier: Notifier
-    clock: Callable[[], float]
     inside: set[int]
     ssh_sessions: Counter[str]
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The clock of the cloud."""
 
     def changed(self) -> None:
         """Note that the state changed."""
@@ -247,7 +250,7 @@ class MetadataServer:
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             return web.Response(text="Missing Metadata-Flavor:Google header.\n", status=403, headers=FLAVOR)
         # A process of the emulator's own user, and no web page.
-        is_ours = request.transport is not None and socket_owner.is_ours(request.transport.get_extra_info("socket"))
+        is_ours = request.transport is not None and sockets.is_ours(request.transport.get_extra_info("socket"))
         if not is_ours or not requests.is_local_program(request, names=NAMES):
             return web.Response(text="Only programs of this worker may read this.\n", status=403, headers=FLAVOR)
         if request.path == "/":
@@ -257,20 +260,19 @@ class MetadataServer:
         path = request.path.removeprefix(ROOT)
         if request.method == "PUT":
             return await self._publish(request, path)
-        whole = request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json"
-        whole = whole and not path.endswith("/token")  # which is JSON already
+        whole = is_whole(request, path)
         access_token = None if whole else self._access_token
         value = self._value(path, access_token)
         if value is not None and request.query.get("wait_for_change", "").lower() == "true":
             value = await self._wait_for_change(path, access_token, value, request.query)
         if value is None:
             return web.Response(status=404, headers=FLAVOR)
-        reply = web.json_response(value, headers=FLAVOR) if whole else _shown(value, path)
+        reply = web.json_response(value, headers=FLAVOR) if whole else shown(value, path)
         reply.headers["ETag"] = _etag(value)
         return reply
 
     def _value(self, path: str, access_token: str | None) -> Any:
-        return _find(tree(self.node, self.worker, access_token), [part for part in path.split("/") if part])
+        return find(tree(self.node, self.worker, access_token), [part for part in path.split("/") if part])
 
     async def _wait_for_change(self, path: str, access_token: str | None, value: Any, query: Mapping[str, str]) -> Any:
         """Return the value once it differs from `last_etag` (default: from now), or after `timeout_sec` seconds."""
@@ -321,7 +323,14 @@ def _etag(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _shown(value: Any, path: str) -> web.Response:
+def is_whole(request: web.BaseRequest, path: str) -> bool:
+    """Return whether a request asks for everything below `path`, as JSON."""
+    whole = request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json"
+    return whole and not path.endswith("/token")  # which is JSON already
+
+
+def shown(value: Any, path: str) -> web.Response:
+    """Return the reply with one value, or with the entries of a directory."""
     if isinstance(value, dict):
         if path and not path.endswith("/"):
             return web.Response(status=301, headers=FLAVOR | {"Location": f"{ROOT}{path}/"})
@@ -333,7 +342,8 @@ def _shown(value: Any, path: str) -> web.Response:
     return web.Response(text=value, content_type=kind, headers=FLAVOR)
 
 
-def _find(value: Any, parts: list[str]) -> Any:
+def find(value: Any, parts: list[str]) -> Any:
+    """Return what is at this path of a tree; None: nothing."""
     for part in parts:
         if not isinstance(value, dict) or part not in value:
             return None

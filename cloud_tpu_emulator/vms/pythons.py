@@ -22,8 +22,10 @@ import shutil
 import sys
 import sysconfig
 import threading
+import venv
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,8 +84,6 @@ class Pythons:
 
 def make(place: Path, lent: Sequence[LentPackages]) -> None:
     """Make a virtual environment that finds lent packages, and uv; replace what is at `place`."""
-    import venv  # 50 ms
-
     venv.EnvBuilder(clear=True, symlinks=True).create(place)
     to_others = place / LENT / f"python{sys.version_info.major}.{sys.version_info.minor}"
     to_others.mkdir(parents=True)
@@ -202,8 +202,6 @@ def _bundled_pip() -> Path | None:
 
 def _with_requirements(names: Sequence[str]) -> list[Distribution]:
     """Return those that are installed, and their installed requirements, extras excepted. Markers are ignored."""
-    from importlib import metadata
-
     found: dict[str, Distribution] = {}
     todo, seen = list(names), set[str]()
     while todo:

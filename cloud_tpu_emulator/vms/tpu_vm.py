@@ -15,7 +15,6 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -24,11 +23,8 @@ from cloud_tpu_emulator.model.records import HostRecord, Node
 from cloud_tpu_emulator.vms import processes
 from cloud_tpu_emulator.vms.metadata_server import CloudBackend, MetadataServer, VmAccount, hostname
 from cloud_tpu_emulator.vms.pythons import COMMANDS, TRAINING, Pythons, lends_torch
+from cloud_tpu_emulator.vms.ssh_server import SshServer, authorized_keys
 from orchestrator.system import trees
-
-if TYPE_CHECKING:
-    from cloud_tpu_emulator.vms.ssh_server import SshServer
-
 
 # Connections of a worker leave from this machine: what it trusts there, its workers trust.
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
@@ -57,8 +53,6 @@ class Worker:
 
     async def on(self, before: HostRecord | None) -> HostRecord:
         """Start the servers, on the ports of `before` if they are free. Return the ports and the guest attributes."""
-        from cloud_tpu_emulator.vms.ssh_server import SshServer
-
         self.home.mkdir(parents=True, exist_ok=True)
         self.watchdog.mkdir(mode=0o700, exist_ok=True)
         if self.cloud.state.settings.chips:
@@ -96,8 +90,6 @@ class Worker:
 
     def authorized_keys(self, user: str) -> set[str]:
         """Return the keys (base64) with which the user may log in now. With OS Login, those of the metadata do not count."""
-        from cloud_tpu_emulator.vms.ssh_server import authorized_keys
-
         state = self.cloud.state
         if reach.logs_in_by_os_login(self.node.spec, state.settings):
             may = reach.may_log_in(state.settings)

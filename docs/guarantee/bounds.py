@@ -1,4 +1,4 @@
-"""Writes the tables of bounds in docs/bounds.md (all) and docs/guarantee.md (the main ones) from `orchestrator/drill/bounds.py`."""
+"""Writes the tables of bounds in docs/bounds.md (all) and docs/guarantee.md (the main ones) from `drill/bounds.py`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 
-_NAMES = {inside: public for public, inside in tpujob._OTHERWISE.items()}
+_NAMES = {inside: public for public, (_, inside) in tpujob._HOMES.items()}
 
 
 def _resolve(app: Sphinx, env: BuildEnvironment, node: Element, text: Element) -> Element | None:

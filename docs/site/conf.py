@@ -33,6 +33,7 @@ include_patterns = [
     "*.md",
     "docs/*.md",
     "orchestrator/README.md",
+    "cloud_tpu_emulator/README.md",
     "payload/README.md",
     "bench/RESULTS.md",
     "tests/faults/*.md",

@@ -1,6 +1,6 @@
-"""The service layer: what `tpujob` does, as functions and methods that take values and return values.
+"""The one door: what tpujob does, as the methods of a `Client`, with typed values for what goes in and what comes back.
 
-The CLI and the Python API (`tpujob/`) import it; it imports report, engine, ledger, clouds and remote. Nothing here parses
-arguments or prints: `session` owns settings, ledger, locks and credentials, `lookup` finds runs and slices by their names,
-and `events` has what is reported.
+`client.py` is the Python API (`tpujob/` exports it), `command_line.py` the same as a command calls it. Their calls are the
+functions of the rooms beside them, which take a session: `jobs/`, `slices/`, `results/`, `sweeps/`, `guarantee/`, `functions/`.
+`session/` has what all calls share. Nothing here parses arguments or prints.
 """

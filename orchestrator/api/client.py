@@ -1,6 +1,7 @@
-"""The Python API: what the commands of `tpujob` do, as methods that return typed values. `tpujob` exports this module.
+"""The one door: what tpujob does, as methods that return typed values. `tpujob` exports it, and every command calls it.
 
-Each call opens a session of its own and closes it, so that a client may be used from several threads at once.
+Each call opens a session of its own and closes it, so that a client may be used from several threads at once. A call loads
+what it needs, and nothing else: the rooms of `api/` load their modules when they are first used.
 """
 
 from __future__ import annotations
@@ -8,60 +9,54 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from orchestrator.api.calls import OnEvent, check_released, listening, successful, swept
-from orchestrator.api.functions import outcome
-from orchestrator.api.functions.function import RemoteFunction
-from orchestrator.api.functions.function import function as remote
-from orchestrator.api.guarantee.gc import GcResult, area_of, collect_garbage
-from orchestrator.api.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
-from orchestrator.api.jobs import ending, runs
-from orchestrator.api.jobs.planning import Export, PlanPreview, export, preview
-from orchestrator.api.jobs.runs import RunOptions, start_run
-from orchestrator.api.lending import DEFAULT_NAME, Slice
-from orchestrator.api.results import costs, history, logs, pages, reports
-from orchestrator.api.results.costs import Since
-from orchestrator.api.session import lookup
+from orchestrator.api import functions, guarantee, jobs, results, slices, sweeps
+from orchestrator.api import session as sessions
+from orchestrator.api.jobs.job import path_of, spec_of, sweep_of
 from orchestrator.api.session.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, seconds, seconds_if_given, size
-from orchestrator.api.session.events import RunResult, SweepResult
-from orchestrator.api.session.session import Session
-from orchestrator.api.slices import up
-from orchestrator.api.slices.down import DownResult, take_down
-from orchestrator.api.slices.offers import Offers
-from orchestrator.api.slices.offers import offers as slice_offers
-from orchestrator.api.slices.shell import PortWish, forwarding
-from orchestrator.api.slices.status import Status
-from orchestrator.api.slices.status import status as slice_status
-from orchestrator.api.slices.up import SliceEnd, SliceOptions, SliceStatus, UpResult, bring_up
-from orchestrator.api.sweeps.plans import SweepPreview
-from orchestrator.api.sweeps.plans import preview as preview_sweep
-from orchestrator.api.sweeps.sweeps import run_sweep
 from orchestrator.capacity.capacity_request import Provisioning
-from orchestrator.job.sweep import Sweep
 from orchestrator.promise.lease.access import Via
-from orchestrator.report.money.spending import By, CostReport
-from orchestrator.report.results import RunReport
-from orchestrator.report.rows.whole_run import RunSummary
 
+if TYPE_CHECKING:
+    from orchestrator.api.guarantee.gc import GcResult
+    from orchestrator.api.jobs.ending import Canceled, CanceledSweep
+    from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
+    from orchestrator.api.jobs.planning import Export, PlanPreview
+    from orchestrator.api.results.costs import Since
+    from orchestrator.api.session.events import LogLine, OnEvent, Reporter, RunResult, SweepResult
+    from orchestrator.api.session.session import Session
+    from orchestrator.api.session.shown_logs import Choice
+    from orchestrator.api.slices.down import DownResult
+    from orchestrator.api.slices.lending import Slice
+    from orchestrator.api.slices.offers import Offers
+    from orchestrator.api.slices.status import Status
+    from orchestrator.api.slices.up import SliceEnd, SliceOptions, SliceStatus, UpResult
+    from orchestrator.api.sweeps.plans import SweepPreview
+    from orchestrator.job.sweep import Sweep
+    from orchestrator.promise.lease.run_and_attempt import RunRecord
+    from orchestrator.report.results import RunReport
+    from orchestrator.report.rows.whole_run import RunSummary
+    from orchestrator.report.spending import By, CostReport
+
+DEFAULT_NAME = "slice"  # of `slice`
 DEFAULT_IDLE = "default"  # of `up`: 1h, or that of the existing slice
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
-    """A line that a worker wrote, without its newline, control characters and secrets."""
-
-    worker: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
-    """A run of this machine's ledger: a handle, which asks anew each time."""
+    """A run of this machine's ledger: a handle, which asks anew each time.
+
+    Example:
+        run = tpujob.Client().submit(tpujob.Job(command="python3 train.py", tpu=tpujob.Tpu(accelerator="v5e-8"), code="."))
+        for line in run.logs(follow=True):
+            print(line.worker, line.text)
+        print(run.wait().state)
+    """
 
     _client: Client = field(repr=False, compare=False)
     id: str
@@ -99,6 +94,11 @@ class Client:
     API, TeardownUnproven whenever a slice may still be billed.
 
     Ctrl-C in a call raises Interrupted, after the release of what the call created.
+
+    Example:
+        client = tpujob.Client()
+        result = client.run(tpujob.Job.load("job.yaml"))
+        print(result.state, result.metrics, result.cost_usd)
     """
 
     def __init__(
@@ -111,19 +111,20 @@ class Client:
         self.cloud = cloud
         self.project = project
         self.on_event = on_event
+        self._logs: Choice = None  # of which workers a command shows the logs
 
     def __repr__(self) -> str:
         return f"Client(cloud={self.cloud!r}, project={self.project!r})"
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def plan(self, job: Job) -> PlanPreview:
+    def plan(self, job: Job | CheckedJob) -> PlanPreview:
         """Return what `run` would ask for: candidates, prices, the exact requests. Creates nothing.
 
         Raises UserError for a job that cannot be run.
         """
         with self._session() as session:
-            return preview(session, spec_of(job), path_of(job))
+            return jobs.planning.preview(session, spec_of(job), path_of(job))
 
     def export(self, job: Job, *, with_secrets: bool = False) -> Export:
         """Return the objects that `run` would submit to a cluster, of a job with `on="gke"`; as text they are YAML.
@@ -132,7 +133,7 @@ class Client:
         UserError for a job that cannot be run on a cluster.
         """
         with self._session() as session:
-            return export(session, spec_of(job), path_of(job), with_secrets=with_secrets)
+            return jobs.planning.export(session, spec_of(job), path_of(job), with_secrets=with_secrets)
 
     def run(
         self,
@@ -152,22 +153,22 @@ class Client:
         own failure, SliceLost, CapacityError, DeadlineExceeded, ArtifactError, Interrupted and so on; TeardownUnproven if a
         slice is not proven absent. Raises UserError for a job that cannot be run; then nothing was created.
         """
-        options = RunOptions(
-            keep_s=seconds_if_given("keep", keep, *HOLD),
-            keep_on_failure_s=seconds_if_given("keep_on_failure", keep_on_failure, *HOLD_FAILED),
-            max_duration_s=seconds_if_given("max_duration", max_duration, *LIFE),
-        )
-        return self._start(job, options, on_event)
+        how = {
+            "keep_s": self._limit("keep", keep, *HOLD),
+            "keep_on_failure_s": self._limit("keep_on_failure", keep_on_failure, *HOLD_FAILED),
+            "max_duration_s": self._limit("max_duration", max_duration, *LIFE),
+        }
+        return self._start(job, on_event, **how)
 
-    def plan_sweep(self, job: Job) -> SweepPreview:
+    def plan_sweep(self, job: Job | CheckedJob) -> SweepPreview:
         """Return what `sweep` would run and ask for, and what it costs at most. Creates nothing.
 
         Raises UserError for a job that cannot be run.
         """
         with self._session() as session:
-            return preview_sweep(session, sweep_of(job), path_of(job))
+            return sweeps.plans.preview(session, sweep_of(job), path_of(job))
 
-    def sweep(self, job: Job, *, again: bool = False, on_event: OnEvent | None = None) -> SweepResult:
+    def sweep(self, job: Job | CheckedJob, *, again: bool = False, on_event: OnEvent | None = None) -> SweepResult:
         """Run the variants of a job with `matrix` or `variants`, and return what became of each.
 
         `job.parallel` slices run them, each one variant after the other. A variant that fails does not stop the others: its
@@ -178,15 +179,17 @@ class Client:
         if a slice is not proven absent, with the SweepResult as its `result`: the same call goes on there.
         """
         with self._session(on_event) as session:
-            return swept(run_sweep(session, sweep_of(job), path_of(job), again=again))
+            return self._swept(
+                sweeps.sweeps.run_sweep(session, sweep_of(job), path_of(job), again=again, logs=self._logs)
+            )
 
     def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
         """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
 
         Raises what `run` raises up to that moment; WatchdogNotArmed if the slice cannot be trusted to delete itself.
         """
-        limit = seconds_if_given("max_duration", max_duration, *LIFE)
-        return Run(self, self._start(job, RunOptions(max_duration_s=limit, detach=True), on_event).run)
+        limit = self._limit("max_duration", max_duration, *LIFE)
+        return Run(self, self._start(job, on_event, max_duration_s=limit, detach=True).run)
 
     def attach(self, run: str | Run, *, on_event: OnEvent | None = None) -> RunResult:
         """Follow a submitted run to its end, collect its artifacts, release its slice, and return the result of a success.
@@ -195,19 +198,20 @@ class Client:
         run goes on: `error.result.detached` says so.
         """
         with self._session(on_event) as session:
-            result = runs.attach(session, _id(run))
-            return successful(session, result)
+            return self._successful(session, jobs.runs.attach(session, _id(run), logs=self._logs))
 
-    def cancel(self, run: str | Run) -> None:
-        """End a run and delete its slice, proven. Artifacts are not collected, but those of a job with `on="local"`.
+    def cancel(self, run: str | Run) -> Canceled | CanceledSweep:
+        """End a run and delete its slice, proven; return what became of it. Results are not collected, but with `on="local"`.
 
         A run that has ended already is left alone; one on a held slice is stopped, and the slice stays. The name of a sweep
         ends all of its runs, and no other one starts. Raises UnknownRun; UserError for a name of several; TeardownUnproven;
         TpujobError if the process of the run does not stop it.
         """
-        with self._session(ends=True) as session:
-            if not ending.cancel(session, _id(run)).released:
-                check_released(session)
+        with self._session(quiet=True, ends=True) as session:
+            canceled = jobs.ending.cancel(session, _id(run))
+            if not canceled.released:
+                self._check_released(session)
+            return canceled
 
     def collect(
         self,
@@ -224,26 +228,29 @@ class Client:
         beside the artifacts that come without a limit, to the directory `to` if there is one. Raises the run's own error if
         the run was not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
         """
-        most_bytes = None if max_results is None else size("max_results", max_results)
+        most_bytes = None if max_results is None else size(self._named("max_results"), max_results)
         with self._session(on_event) as session:
             place = None if to is None else Path(to)
-            result = ending.collect(session, _id(run), max_results=most_bytes, work=work, to=place)
-            return successful(session, result)
+            result = jobs.ending.collect(session, _id(run), max_results=most_bytes, work=work, to=place)
+            return self._successful(session, result)
 
     def get(self, run: str) -> Run:
         """Return the run of this id, its first letters, or a job's name (its newest run). Raises UnknownRun."""
         with self._session() as session:
-            return Run(self, lookup.run(session, run)[0].id)
+            return Run(self, sessions.lookup.run(session, run)[0].id)
 
     def runs(self) -> list[RunSummary]:
         """Return the runs of this machine, newest first."""
         with self._session() as session:
-            return list(history.runs(session))
+            return list(results.history.runs(session))
 
-    def show(self, run: str | Run) -> RunReport:
-        """Return everything about a run: attempts, slice, cost, metrics, files, and its story in events. Raises UnknownRun."""
+    def show(self, run: str | Run | None = None) -> RunReport:
+        """Return everything about a run, or the newest one: attempts, slice, cost, metrics, files, and its story in events.
+
+        Raises UnknownRun.
+        """
         with self._session() as session:
-            return reports.show(session, _id(run))
+            return results.reports.show(session, None if run is None else _id(run))
 
     def cost(self, *, month: str | None = None, since: Since | None = None, by: By = "job") -> CostReport:
         """Return what this machine's slices and runs cost: an estimate by a dated price table, each cloud apart.
@@ -253,7 +260,7 @@ class Client:
         for a period that does not exist or has not begun.
         """
         with self._session() as session:
-            return costs.cost(session, month=month, since=since, by=by)
+            return results.costs.cost(session, month=month, since=since, by=by)
 
     def report(self, *runs: str | Run, out: str | Path | None = None) -> Path:
         """Write the page of a run, or one that compares several or the runs of a sweep; return its path.
@@ -262,7 +269,7 @@ class Client:
         runs. Raises UnknownRun; ConfigError if the file cannot be written.
         """
         with self._session() as session:
-            return pages.write_report(session, [_id(run) for run in runs], None if out is None else Path(out))
+            return results.pages.write_report(session, [_id(run) for run in runs], None if out is None else Path(out))
 
     def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.
@@ -270,11 +277,10 @@ class Client:
         Raises UnknownRun for a run without a log; UserError for a worker that it does not have.
         """
         with self._session() as session:
-            for lines in logs.read_logs(
-                session, _id(run), follow=follow, workers="all" if worker is None else (worker,)
-            ):
+            workers: Choice = "all" if worker is None else (worker,)
+            for lines in results.logs.read_logs(session, _id(run), follow=follow, workers=workers):
                 for text in lines.lines:
-                    yield LogLine(lines.worker, text)
+                    yield sessions.events.LogLine(lines.worker, text)
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
@@ -285,15 +291,18 @@ class Client:
         RemoteFunctionError for an exception in the function; UserError for a function that cannot travel, and for arguments
         that JSON does not carry.
         """
-        if not isinstance(function, RemoteFunction):
-            function = remote()(function)
+        remote = functions.function
+        if not isinstance(function, remote.RemoteFunction):
+            function = remote.function()(function)
         return function._run(self, args, kwargs)
 
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
         """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
         with self._session(on_event) as session:
-            result = swept(run_sweep(session, sweep, path_of(job), again=again))
-            return outcome.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
+            result = self._swept(sweeps.sweeps.run_sweep(session, sweep, path_of(job), again=again))
+            return functions.outcome.values_of(
+                result, session.reporter.secrets.hide, return_exceptions=return_exceptions
+            )
 
     # -- slices --------------------------------------------------------------------------------------------------------
 
@@ -316,17 +325,11 @@ class Client:
         to 7d; None: every zone is asked once); the slice exists for `max_duration` at most (6m to 7d). `via` is the way to its
         workers (None: as your settings say). `run` does not use it: a job gets a slice of its own, or one that `up` holds.
         """
-        options = SliceOptions(
-            accelerator=accelerator,
-            zone=zone if isinstance(zone, str) else ",".join(zone) if zone else None,
-            runtime=runtime,
-            provisioning=Provisioning(provisioning),
-            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
-            max_duration_s=seconds("max_duration", max_duration, *LIFE),
-            name=name,
-            via=None if via is None else Via(via),
-        )
-        return Slice(lambda: self._session(on_event), options)
+        options = self._wished(
+            name, accelerator, zone if zone is None or isinstance(zone, str) else ",".join(zone), runtime,
+            provisioning, wait, max_duration, via,
+        )  # fmt: skip
+        return slices.lending.Slice(lambda: self._session(on_event), options)
 
     def up(
         self,
@@ -349,20 +352,10 @@ class Client:
         created). A preempted slice is deleted and created again with `recreate`, and otherwise raises NeedsConsent. Raises
         CapacityError, QuotaError and the other errors of the API; UserError for what does not fit an existing slice.
         """
-        options = SliceOptions(
-            name=name,
-            zone=zone,
-            accelerator=accelerator,
-            runtime=runtime,
-            provisioning=None if provisioning is None else Provisioning(provisioning),
-            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
-            max_duration_s=seconds("max_duration", max_duration, *LIFE),
-            idle_s=_idle_s(idle),
-            recreate=recreate,
-            via=None if via is None else Via(via),
-        )
+        wished = self._wished(name, accelerator, zone, runtime, provisioning, wait, max_duration, via)
+        options = replace(wished, idle_s=self._idle_s(idle), recreate=recreate)
         with self._session(on_event) as session:
-            return bring_up(session, options)
+            return slices.up.bring_up(session, options)
 
     def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
         """Delete a slice and prove that it is absent. Without a name: the slice of `up` without a name.
@@ -371,8 +364,8 @@ class Client:
         for an unknown name.
         """
         with self._session(on_event, quiet=True, ends=True, light=True) as session:
-            result = take_down(session, name, everything=everything)
-            check_released(session)
+            result = slices.down.take_down(session, name, everything=everything)
+            self._check_released(session)
             if result.error is not None:
                 raise result.error
             return result
@@ -384,18 +377,18 @@ class Client:
         there is none or it is in use.
         """
         with self._session() as session:
-            return up.stop(session, name)
+            return slices.up.stop(session, name)
 
     def start(self, name: str | None = None) -> SliceStatus:
         """Start a stopped slice and wait until it is READY. Raises UserError if there is none."""
         with self._session() as session:
-            return up.start(session, name)
+            return slices.up.start(session, name)
 
     def extend(self, name: str, by: Duration) -> SliceEnd:
         """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
-        by_s = seconds("by", by, *HOLD)
+        by_s = seconds(self._named("by"), by, *HOLD)
         with self._session() as session:
-            return up.extend(session, name, by_s)
+            return slices.up.extend(session, name, by_s)
 
     @contextmanager
     def forward(self, name: str | Run | None, *ports: int, worker: int = 0) -> Iterator[dict[int, int]]:
@@ -404,10 +397,10 @@ class Client:
         That is the same one unless it is in use. Without ports, the `ports` of the run's job. Raises UserError for a slice that
         is not there or not READY; Unreachable.
         """
-        wishes = [PortWish(port) for port in ports]
+        wishes = [slices.shell.PortWish(port) for port in ports]
         with (
             self._session() as session,
-            forwarding(session, None if name is None else _id(name), wishes, worker) as (_, forwarded),
+            slices.shell.forwarding(session, None if name is None else _id(name), wishes, worker) as (_, forwarded),
         ):
             yield {each.port: each.local for each in forwarded}
 
@@ -417,7 +410,7 @@ class Client:
         Raises nothing for an API that does not answer: `Status.exit_code` is 0 only for a complete answer.
         """
         with self._session(on_event, ends=True, light=True) as session:
-            return slice_status(session)
+            return slices.status.status(session)
 
     def offers(
         self, accelerator: str | None = None, *, zone: str | None = None, spot: bool = False, refresh: bool = False
@@ -428,7 +421,8 @@ class Client:
         or place, CloudError when no zone answers.
         """
         with self._session(light=True) as session:
-            return slice_offers(session, accelerator=accelerator, zone=zone, spot=spot, refresh=refresh, all_sizes=True)
+            asked: dict[str, Any] = {"accelerator": accelerator, "zone": zone, "spot": spot, "refresh": refresh}
+            return slices.offers.offers(session, all_sizes=True, **asked)
 
     def gc(self, places: Sequence[str] = (), *, dry_run: bool = False, on_event: OnEvent | None = None) -> GcResult:
         """Delete every slice of the project whose claim is over, whichever machine made it; return what was seen.
@@ -436,8 +430,7 @@ class Client:
         `places` are zones and regions; empty means every zone. `GcResult.done` is true when every zone answered and everything
         that was to be deleted is proven absent. Raises UserError for an unknown place; AuthError.
         """
-        with listening(on_event or self.on_event) as reporter:
-            return collect_garbage(reporter, area_of("tpu", self.cloud, self.project, places), dry_run=dry_run)
+        return self._collect_garbage(on_event, dry_run, "tpu", self.cloud, self.project, places)
 
     def gc_cluster(
         self,
@@ -453,34 +446,81 @@ class Client:
         What is not given is that of `gke:` in the settings. `zones` of the result are the namespaces. Raises ConfigError
         without a usable cluster; AuthError.
         """
-        with listening(on_event or self.on_event) as reporter:
-            return collect_garbage(
-                reporter, area_of("gke", parts=namespaces, context=context, cluster=cluster), dry_run=dry_run
-            )
+        return self._collect_garbage(on_event, dry_run, "gke", parts=namespaces, context=context, cluster=cluster)
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- inside: a command line changes how a call listens, names its parameters and ends (`api/command_line.py`) -------
+
+    @contextmanager
+    def _reporter(self, on_event: OnEvent | None) -> Iterator[Reporter]:
+        with sessions.events.listening(on_event or self.on_event) as reporter:
+            yield reporter
 
     @contextmanager
     def _session(
         self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
     ) -> Iterator[Session]:
-        with listening(on_event or self.on_event) as reporter:
-            session = Session.open(self.cloud, self.project, reporter=reporter, quiet=quiet, light=light, ends=ends)
+        with self._reporter(on_event) as reporter:
+            opens = sessions.session.Session.open
+            session = opens(
+                self.cloud, self.project, reporter=reporter, quiet=quiet, light=light, ends=ends,
+                after_end=after_end,
+            )  # fmt: skip
             try:
                 yield session
             finally:
                 session.close()
 
-    def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
+    def _named(self, parameter: str) -> str:
+        """Return what messages call this parameter."""
+        return parameter
+
+    def _successful(self, session: Session, result: RunResult) -> RunResult:
+        return functions.raised.successful(session, result)
+
+    def _swept(self, result: SweepResult) -> SweepResult:
+        return functions.raised.swept(result)
+
+    def _check_released(self, session: Session) -> None:
+        functions.raised.check_released(session)
+
+    def _limit(self, parameter: str, given: Duration | None, least: str, most: str) -> float | None:
+        """Return the seconds of a duration. Raises UserError unless it is from `least` to `most`."""
+        return seconds_if_given(self._named(parameter), given, least, most)
+
+    def _start(self, job: Job | CheckedJob, on_event: OnEvent | None, **how: Any) -> RunResult:
         with self._session(on_event) as session:
-            return successful(session, start_run(session, spec_of(job), path_of(job), options))
+            options = jobs.runs.RunOptions(logs=self._logs, **how)
+            return self._successful(session, jobs.runs.start_run(session, spec_of(job), path_of(job), options))
+
+    def _wished(
+        self, name: str | None, accelerator: str | None, zone: str | None, runtime: str | None,
+        provisioning: str | None, wait: Duration | None, max_duration: Duration, via: str | None,
+    ) -> SliceOptions:  # fmt: skip
+        return slices.up.SliceOptions(
+            name=name,
+            zone=zone,
+            accelerator=accelerator,
+            runtime=runtime,
+            provisioning=Provisioning(provisioning) if provisioning is not None else None,
+            wait_s=self._limit("wait", wait, *WAIT) or 0.0,
+            max_duration_s=seconds(self._named("max_duration"), max_duration, *LIFE),
+            via=Via(via) if via is not None else None,
+        )
+
+    def _idle_s(self, idle: Duration | None) -> float | None:
+        """Return what `SliceOptions.idle_s` says of it."""
+        if idle == DEFAULT_IDLE:
+            return None
+        return math.inf if idle is None else seconds(self._named("idle"), idle, *HOLD)
+
+    def _collect_garbage(self, on_event: OnEvent | None, dry_run: bool, /, *where: Any, **more: Any) -> GcResult:
+        with self._reporter(on_event) as reporter:
+            return guarantee.gc.collect_garbage(reporter, guarantee.gc.area_of(*where, **more), dry_run=dry_run)
 
 
-def _idle_s(idle: Duration | None) -> float | None:
-    """Return what `SliceOptions.idle_s` says of it."""
-    if idle == DEFAULT_IDLE:
-        return None
-    return math.inf if idle is None else seconds("idle", idle, *HOLD)
+def after_end(session: Session, run: RunRecord) -> None:
+    """Do what follows the end of a run whose process was killed."""
+    results.pages.of_another_process(session, run)
 
 
 def _id(run: str | Run) -> str:

@@ -1,5 +1,4 @@
-"""From requests for capacity to a plan: candidates with zones, prices and reasons; and what follows from a refusal.
+"""From requests for capacity to a plan: candidates with zones, prices and reasons.
 
-Pure. The job file, the client and the engine import this package; it imports `catalog`, `text` and the values of
-`promise.lease`. What asks the cloud belongs in `promise.obtain`.
+Pure: it imports `catalog` and `text`. What asks the cloud, and what follows from a refusal, is in `promise.obtain`.
 """

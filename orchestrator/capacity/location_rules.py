@@ -8,7 +8,7 @@ import re
 
 from orchestrator import catalog
 from orchestrator.text import names
-from orchestrator.text.names import shown
+from orchestrator.text.names import for_display
 
 ANY = "any"  # as a place: every zone that offers the type
 _ACCELERATOR = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
@@ -26,14 +26,18 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
     """Return what is wrong with an accelerator type. `unlisted`: check only its form, as of a type newer than the table."""
     if unlisted:
         well_formed = _ACCELERATOR.fullmatch(accelerator)
-        return None if well_formed else f"`{shown(accelerator)}` is not an accelerator type; they look like {_EXAMPLES}"
+        return (
+            None
+            if well_formed
+            else f"`{for_display(accelerator)}` is not an accelerator type; they look like {_EXAMPLES}"
+        )
     if found := catalog.lookup(accelerator):
         if found.in_cloud_tpu_api:
             return None
         where = "not in the Cloud TPU API, as far as Google says: Compute Engine and GKE have it"
         return f"`{accelerator}` is {where}; run it on a cluster, with `on: gke`"
     advice = f"nearest: {', '.join(near)}" if (near := catalog.nearest(accelerator)) else f"they look like {_EXAMPLES}"
-    return f"`{shown(accelerator)}` is not a known accelerator type; {advice}; `tpujob offers` lists them"
+    return f"`{for_display(accelerator)}` is not a known accelerator type; {advice}; `tpujob offers` lists them"
 
 
 def runtime_doubt(accelerator: str, runtime: str | None) -> str | None:
@@ -54,7 +58,7 @@ def place_problem(place: str, accelerator: str, *, unlisted: bool = False) -> st
         return None
     in_region = catalog.zones_of(place)
     if not in_region and names.zone_problem(place):
-        return f"`{shown(place)}` is not a zone or a known region; {places_near(place, accelerator)}"
+        return f"`{for_display(place)}` is not a zone or a known region; {places_near(place, accelerator)}"
     if unlisted or in_region or place in catalog.zones():
         return None  # whether it offers the type, Google knows better than the table
     return f"`{place}` is not a zone with TPUs; {places_near(place, accelerator)}"

@@ -5,6 +5,7 @@ standard library: it is the only code that client and emulator share. What the t
 """
 
 import csv
+import difflib
 import math
 import pkgutil
 import re
@@ -248,8 +249,6 @@ def nearest(text: str, *, count: int = 3, among: Sequence[str] = ()) -> list[str
 
 def nearest_place(text: str, *, count: int = 3) -> list[str]:
     """Return the zones and regions closest to a mistyped one."""
-    import difflib  # needed only after a mistake
-
     return difflib.get_close_matches(text.strip().lower()[:80], regions() + zones(), n=count, cutoff=0.7)
 
 

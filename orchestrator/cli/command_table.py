@@ -1,7 +1,6 @@
 """The table of all commands: group, summary and examples of each, by which it is found without being imported.
 
-The command tree (`cli.typer_app`), the help and the completion read this table; only the tree imports a command, when it is
-called.
+The command tree (`cli.typer_app`) reads this table, and imports a command when it is called.
 """
 
 import importlib

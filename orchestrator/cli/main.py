@@ -1,19 +1,28 @@
-"""The console script `tpujob`. `--help` and `--version` are printed from here, without typer, the client or any command."""
+"""The console script `tpujob`: streams that work, one command, and the end of the process with its exit code."""
 
 import contextlib
+import errno
 import gc
 import os
+import re
 import sys
+import traceback
+from pathlib import Path
+from typing import TypeGuard
 
-from orchestrator import __version__
-from orchestrator.cli import help_text
-from orchestrator.cli.command_table import COMPLETION
+from orchestrator.cli.command_table import COMPLETION, LIGHT, load
+from orchestrator.cli.console.console import console, exit_code, forget_clients
+from orchestrator.errors import ConfigError, TpujobError, UserError
 
 
 def main() -> None:
     """Run the command of `sys.argv` and end the process. Exit codes: docs/cli.md."""
     _mend_streams()
-    code = 0 if _print_about(sys.argv[1:]) else _dispatch()
+    # Imports make some 140,000 objects, all of which stay: looking through them again and again takes a tenth of a second.
+    gc.set_threshold(300_000)
+    # Asynchronous credentials, which google-auth offers where aiohttp is installed: not used here, and a tenth of a second.
+    sys.modules.setdefault("google.auth.aio.transport.sessions", None)  # type: ignore[arg-type]
+    code = dispatch()
     for flush in (sys.stdout.flush, sys.stderr.flush):
         with contextlib.suppress(OSError, ValueError):
             flush()
@@ -32,28 +41,88 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _print_about(words: list[str]) -> bool:
-    """Print what was asked about tpujob itself; False if it was something else, or if stdout cannot be written."""
-    if COMPLETION in os.environ:
-        return False
-    if words == ["--version"]:
-        text = f"tpujob {__version__}\n"
-    elif words in (["--help"], ["-h"]):
-        text = help_text.of_tpujob()
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_FILES, _LOCKS = (errno.EMFILE, errno.ENFILE), (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_MEMORY = re.compile("can't start new thread|failed to map segment|[Cc]annot allocate memory")
+_USAGE = 2  # typer's code for usage errors
+
+
+def dispatch() -> int:
+    """Run the command of `sys.argv`; return its exit code. Raises nothing."""
+    forget_clients()
+    try:
+        code = exit_code(_call())
+    except TpujobError as error:
+        code = (_is_lost(error.__cause__) and _of_the_machine(error.__cause__)) or _failed(error)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        code = 141
+    except Exception as error:
+        code = _of_the_machine(error) or _bug(error)
+    console().quiet()
+    return code
+
+
+def _call() -> int:
+    name = " ".join(sys.argv[1:])
+    if name in LIGHT and COMPLETION not in os.environ:
+        return load(name)() or 0
+    from orchestrator.cli import typer_app  # imports typer, 25 ms
+
+    try:
+        typer_app.root()(prog_name=typer_app.PROGRAM)
+    except typer_app.ExitCode as end:
+        return end.code
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else TpujobError.exit_code
+        return UserError.exit_code if code == _USAGE else code
+    return 0
+
+
+def _failed(error: TpujobError) -> int:
+    console().reporter.fail(error)
+    return error.exit_code
+
+
+def _of_the_machine(error: BaseException) -> int:
+    """What the user's machine refuses is no bug: report it and return the exit code. 0: it is something else."""
+    number = error.errno if isinstance(error, OSError) else None
+    alive = "what is alive: `tpujob status`"
+    if number in _DISK:
+        text = f"{getattr(error, 'filename', None) or 'a file'} cannot be written: {os.strerror(number or 0)}"
+        hint = f"free some space, or name another place: TPUJOB_STATE_DIR, `runs_dir:`; {alive}"
+    elif number in _FILES:
+        text, hint = "this process may open no more files", f"raise the limit that `ulimit -n` shows; {alive}"
+    elif number in _LOCKS:
+        text = f"a disk here has no file locks (flock): {os.strerror(number or 0)}"
+        hint = "TPUJOB_STATE_DIR can name a directory on another disk"
+    elif isinstance(error, MemoryError) or number == errno.ENOMEM or _MEMORY.search(str(error)):
+        text, hint = "this process gets no more memory", f"raise the limit that `ulimit -v` shows; {alive}"
+    elif _is_lost(error):
+        text, hint = "the working directory does not exist any more", "change into another one"
     else:
+        return 0
+    return _failed(ConfigError(text, hint=hint))
+
+
+def _is_lost(error: BaseException | None) -> TypeGuard[FileNotFoundError]:
+    """Return whether a file was not found because it is relative to a working directory that was deleted."""
+    if not isinstance(error, FileNotFoundError) or Path(str(error.filename)).is_absolute():
         return False
     try:
-        print(text, end="", flush=True)
+        return not Path.cwd()
+    except FileNotFoundError:
+        return True
+
+
+def _bug(error: Exception) -> int:
+    text = console().secrets.hide("".join(traceback.format_exception(error)))
+    where = Path(os.environ.get("TMPDIR", "/tmp")) / f"tpujob-bug-{os.getpid()}.txt"  # noqa: S108
+    try:
+        with os.fdopen(os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        hint = f"the traceback is in {where}; what is alive: `tpujob status`"
     except OSError:
-        return False  # typer tries it again, and the message is that of every command
-    return True
-
-
-def _dispatch() -> int:
-    from orchestrator.cli.dispatch import dispatch  # `--help` needs none of it
-
-    # Imports make some 140,000 objects, all of which stay: looking through them again and again takes a tenth of a second.
-    gc.set_threshold(300_000)
-    # Asynchronous credentials, which google-auth offers where aiohttp is installed: not used here, and a tenth of a second.
-    sys.modules.setdefault("google.auth.aio.transport.sessions", None)  # type: ignore[arg-type]
-    return dispatch()
+        hint = "what is alive: `tpujob status`"
+    return _failed(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))

@@ -16,56 +16,79 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from orchestrator import __version__
-from orchestrator.cli import command_table, help_text
-from orchestrator.cli.console import console
-from orchestrator.cli.dispatch import ExitCode
+from orchestrator.cli import command_table
+from orchestrator.cli.command_table import COMMANDS, GROUPS, children
+from orchestrator.cli.console.console import console
+from orchestrator.cli.console.renderer import Console
 from orchestrator.cli.options import AFTER_DASHES, Argument, Option
-from orchestrator.cli.renderer import Console
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"
+DESCRIPTION = "Run training jobs on Cloud TPUs and never pay for a forgotten one."
+EXAMPLES = (
+    "tpujob run jobs/hello.yaml",
+    "tpujob init --example mnist",
+    "tpujob run --help  # arguments, options and examples of a command",
+)
 MAX_COMPLETION_HELP = 60
 # Commands, and what they are called in another group or by other programs.
 _ALSO = {"stop": "down", "up": "start create", "cancel": "kill", "list": "ls", "status": "ps"}
 _ALSO |= dict.fromkeys(("down", "clear"), "delete remove rm")
 
 
+class ExitCode(Exception):
+    """What a command returned. `typer.Exit` cannot tell: 2 is Typer's code for usage errors and may be a job's own code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class LazyCommand(TyperCommand):
     """Stands for a command or a group of commands in the tree: name and summary are known, the rest is loaded."""
 
     def __init__(self, full_name: str) -> None:
-        super().__init__(full_name.rpartition(" ")[2], short_help=command_table.COMMANDS[full_name].summary)
+        super().__init__(full_name.rpartition(" ")[2], short_help=COMMANDS[full_name].summary)
         self.full_name = full_name
 
     @functools.cached_property
     def loaded(self) -> Any:
         """The click command of it."""
-        is_group = command_table.COMMANDS[self.full_name].is_group
-        return _group(self.full_name) if is_group else _command(self.full_name)
+        return _group(self.full_name) if COMMANDS[self.full_name].is_group else _command(self.full_name)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Parse arguments with the command that this stands for."""
         return self.loaded.make_context(*args, **extra)
 
 
+QUIET = "Print only results and what needs action. The log of a job is in `tpujob logs`."
+VERBOSE = "Print every step, and every call to the API."
+TIMESTAMPS = "Print the local time before each line of stderr and of a job's log."
 PYDANTICS = "Value error, "  # what typer leaves of pydantic before the reason
 
 
 class _Uniform:
-    """What commands and groups have in common, whichever version of typer there is."""
+    """What commands and groups have in common."""
 
     full_name = ""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        params = [*params, *(each for each in output_options() if each not in params)]
+        *own, help_option = super().get_params(ctx)  # type: ignore[misc]
+        params = [*own, *output_options(), help_option]
         for param in params:
-            if param.param_type_name == "argument" and not param.metavar:
-                param.metavar = str(param.name).upper()  # the name in messages
-            convert = getattr(param, "get_runtime_param", None)  # from 0.29 on
-            if convert is not None and not isinstance(convert, functools.partial):
-                param.get_runtime_param = functools.partial(_Conversion, convert)
+            if param.param_type_name == "argument":
+                param.metavar = param.metavar or str(param.name).upper()  # the name in messages
+                param.display_type_rich = lambda ctx: ""  # its name says it
+            if not isinstance(param.get_runtime_param, functools.partial):
+                param.get_runtime_param = functools.partial(_Conversion, param.get_runtime_param)
         return params
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples, each on its line."""
+        examples = COMMANDS[self.full_name].examples if self.full_name else EXAMPLES
+        if examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {each}\n" for each in examples))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         items: list[Any] = super().shell_complete(ctx, incomplete)  # type: ignore[misc]
@@ -102,10 +125,16 @@ class _Command(_Uniform, TyperCommand):
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return help_text.usage_pieces(self)
+        """Return `[OPTIONS]` and the arguments, in brackets those that may be left out."""
+        arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(_in_brackets, arguments)]
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(help_text.of_command(self.full_name, self))
+
+def _in_brackets(argument: Any) -> str:
+    text = str(argument.metavar)
+    if argument.required or text.startswith("["):
+        return text
+    return f"[{text}]..." if argument.nargs == -1 else f"[{text}]"
 
 
 class _Group(_Uniform, TyperGroup):
@@ -119,8 +148,11 @@ class _Group(_Uniform, TyperGroup):
                 error.message = f"No such command {args[0]!r}. Did you mean {meant[0]!r}?"
             raise
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(help_text.of_group(self.full_name) if self.full_name else help_text.of_tpujob())
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, those of tpujob itself in their groups. Nothing is cut at the width of the terminal."""
+        for title, commands in ({"Commands": children(self.full_name)} if self.full_name else GROUPS).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, each.summary) for name, each in commands.items() if " " not in name])
 
 
 class _Conversion:
@@ -155,7 +187,7 @@ def root() -> Any:
 def everything() -> dict[str, Any]:
     """Return the click commands and groups, all imported, by their full names; `""` is `tpujob` itself."""
     found = {"": root()}
-    for name in command_table.COMMANDS:  # a group comes before its commands
+    for name in COMMANDS:  # a group comes before its commands
         parent, _, last = name.rpartition(" ")
         found[name] = found[parent].commands[last].loaded
     return found
@@ -163,7 +195,7 @@ def everything() -> dict[str, Any]:
 
 def _version(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help=help_text.OPTIONS[0][1])
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -179,18 +211,17 @@ def _print_version(given: bool) -> None:
 def output_options() -> list[Any]:
     """Return the options that every command has: they set up the console, and no function gets them."""
 
-    def option(number: int, call: Callable[[Console], None]) -> Any:
+    def option(names: str, text: str, call: Callable[[Console], None]) -> Any:
         def set_up(value: bool) -> None:
             if value:
                 call(console())
 
-        names, text = help_text.OUTPUT[number]
         return typer.Option(*names.split(", "), callback=set_up, expose_value=False, help=text)
 
     def declared(
-        quiet: Annotated[bool, option(0, Console.be_quiet)] = False,
-        verbose: Annotated[bool, option(1, Console.be_verbose)] = False,
-        timestamps: Annotated[bool, option(2, Console.print_times)] = False,
+        quiet: Annotated[bool, option("-q, --quiet", QUIET, Console.be_quiet)] = False,
+        verbose: Annotated[bool, option("-v, --verbose", VERBOSE, Console.be_verbose)] = False,
+        timestamps: Annotated[bool, option("--timestamps", TIMESTAMPS, Console.print_times)] = False,
     ) -> None:
         pass
 
@@ -201,11 +232,12 @@ def output_options() -> list[Any]:
 
 
 def _group(full_name: str, callback: Any = lambda: None, completion: bool = False) -> Any:
-    app = _typer(add_completion=completion, cls=_Group, no_args_is_help=True)
+    text = COMMANDS[full_name].summary if full_name else DESCRIPTION
+    app = _typer(add_completion=completion, cls=_Group, no_args_is_help=True, help=text)
     app.callback()(callback)
     group: Any = typer.main.get_command(app)
     group.full_name = full_name
-    for name in command_table.children(full_name):
+    for name in children(full_name):
         group.add_command(LazyCommand(f"{full_name} {name}".strip()))
     return group
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import orchestrator
 from cloud_tpu_emulator.daemon import control
 
@@ -233,8 +235,6 @@ class Sandbox:
 
     def local_processes(self) -> list[Any]:
         """Return all processes that tpujob started for this sandbox, youngest first; the emulator is not one of them."""
-        import psutil
-
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -254,8 +254,6 @@ class Sandbox:
 
     def _kill_local(self) -> None:
         """Kill until two searches in a row find nothing: one search can miss a process that is just being created."""
-        import psutil
-
         empty = 0
         while empty < 2:
             processes = self.local_processes()

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import JobSpecError
-from orchestrator.job.keys.tpu_keys import written_path
-from orchestrator.job.yaml_source import Mistake, Path, YamlSource
-from orchestrator.text.names import shown
+from orchestrator.job.source.yaml_source import Mistake, Path, YamlSource
+from orchestrator.job.tpu_keys import written_path
+from orchestrator.text.names import for_display
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -69,7 +69,7 @@ def messages(file: str, source: YamlSource, mistakes: Iterable[Mistake]) -> list
     of_file, of_options = [], []
     for mistake in sorted(mistakes, key=lambda mistake: mistake.line):
         parts = written_path(source, mistake.path)
-        field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{for_display(part)}" for part in parts).lstrip(".")
         text = f"{field}: {mistake.text}" if field else mistake.text
         # What reading found, the file says, whatever an option has put there since.
         if mistake not in source.mistakes and (found := source.option(mistake.path)) is not None:
@@ -141,8 +141,8 @@ def _got(value: Any, written: str | None) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, str):
-        return f"the text `{shown(value)}`"
-    return f"`{shown(written or str(value))}`"
+        return f"the text `{for_display(value)}`"
+    return f"`{for_display(written or str(value))}`"
 
 
 def _fix(kind: str, value: Any, written: str | None) -> str:
@@ -151,7 +151,7 @@ def _fix(kind: str, value: Any, written: str | None) -> str:
     if kind.startswith("bool") and text in _YES:
         return f"; write {_YES[text]}"
     if kind.startswith("string") and written and isinstance(value, (bool, int, float)):
-        return f'; write it in quotes: "{shown(written)}"'
+        return f'; write it in quotes: "{for_display(written)}"'
     if kind.startswith("int") and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"
     digits = re.sub(r"(?<=\d)[_, ](?=\d{3})", "", text)

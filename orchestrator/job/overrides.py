@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.job import yaml_source
-from orchestrator.job.keys.tpu_keys import Alternative, with_any_of
 from orchestrator.job.rules import env as env_rules
 from orchestrator.job.rules.tpu import PROVISIONING_KEYS
-from orchestrator.job.yaml_source import Path, YamlSource
+from orchestrator.job.source import yaml_source
+from orchestrator.job.source.yaml_source import Path, YamlSource
+from orchestrator.job.tpu_keys import Alternative, with_any_of
 from orchestrator.text import redaction
-from orchestrator.text.names import shown
+from orchestrator.text.names import for_display
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Override:
             hint = "such as --set limits.max_duration=2h"
             raise UserError(f"--set {_harmless(text)}: write KEY=VALUE, with dots between keys", hint=hint)
         secret = path[0] == "env" or redaction.has_secret_shape(value)
-        option = f"--set {shown(key)}" if secret else f"--set {shown(key)}={shown(value)}"
+        option = f"--set {for_display(key)}" if secret else f"--set {for_display(key)}={for_display(value)}"
         meant, source = yaml_source.read_value(value, path)
         if source.mistakes:
             raise UserError(f"{option}: {source.mistakes[0].text}")
@@ -51,7 +51,7 @@ class Override:
     def variable(cls, text: str) -> Override:
         """Return the override of `--env NAME=VALUE`, or of `--env NAME`: the user's own variable. Raises UserError."""
         name, sign, value = text.partition("=")
-        option = f"--env {shown(name)}"
+        option = f"--env {for_display(name)}"
         if not name:
             raise UserError(f"--env {_harmless(text)}: write NAME=VALUE, or NAME for your own variable")
         if sign:
@@ -152,9 +152,9 @@ def _check_secret(option: str, name: str, value: str) -> None:
     if env_rules.is_secret(name, value):
         where = "and every user of this machine sees the command line"
         raise UserError(
-            f"{option}: its value looks like a secret, {where}", hint=f"export it and write `--env {shown(name)}`"
+            f"{option}: its value looks like a secret, {where}", hint=f"export it and write `--env {for_display(name)}`"
         )
 
 
 def _harmless(text: str) -> str:
-    return "…" if redaction.has_secret_shape(text) else shown(text)
+    return "…" if redaction.has_secret_shape(text) else for_display(text)

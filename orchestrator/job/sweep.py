@@ -18,14 +18,14 @@ from typing import Any
 
 from orchestrator import traits
 from orchestrator.errors import JobSpecError
-from orchestrator.job import params, yaml_source
-from orchestrator.job.keys import job_spec
-from orchestrator.job.keys.job_spec import JobSpec
+from orchestrator.job import job_spec
+from orchestrator.job.job_spec import JobSpec
 from orchestrator.job.mistakes import messages, refusal
 from orchestrator.job.overrides import Override, apply, outranks
-from orchestrator.job.yaml_source import Mistake, Path, YamlSource
+from orchestrator.job.source import params, yaml_source
+from orchestrator.job.source.yaml_source import Mistake, Path, YamlSource
 from orchestrator.text import names
-from orchestrator.text.names import shown
+from orchestrator.text.names import for_display
 
 MAX_LABEL_CHARS = 60
 
@@ -230,7 +230,7 @@ def _value_mistakes(path: Path, found: list[Any]) -> Iterator[tuple[Path, str]]:
         if problem := params.value_problem(value):
             yield (*path, number), problem
         elif any(type(value) is type(other) and value == other for other in found[:number]):
-            yield (*path, number), f"`{shown(params.text_of(value))}` is listed twice; remove one of them"
+            yield (*path, number), f"`{for_display(params.text_of(value))}` is listed twice; remove one of them"
 
 
 def _unused(data: Mapping[str, Any], matrix: Any) -> Iterator[tuple[Path, str]]:
@@ -238,7 +238,10 @@ def _unused(data: Mapping[str, Any], matrix: Any) -> Iterator[tuple[Path, str]]:
     used = set(params.references({key: value for key, value in data.items() if key not in (MATRIX, params.PARAMS)}))
     for name, found in matrix.items() if isinstance(matrix, Mapping) else ():
         if name not in used and not params.name_problem(name) and isinstance(found, list) and found:
-            yield (MATRIX, name), f"changes nothing; write ${{params.{shown(name)}}} in `command`, `env` or `train`"
+            yield (
+                (MATRIX, name),
+                f"changes nothing; write ${{params.{for_display(name)}}} in `command`, `env` or `train`",
+            )
 
 
 def _variants_mistakes(variants: Any, matrix: Any) -> Iterator[tuple[Path, str]]:
@@ -269,13 +272,16 @@ def _options_without_effect(source: YamlSource) -> Iterator[tuple[Path, str]]:
     both = set(matrix) & set(single) if isinstance(matrix, Mapping) and isinstance(single, Mapping) else set[str]()
     for name in sorted(both):
         if source.option((params.PARAMS, name)) is not None:
-            fix = f"`--set 'matrix.{shown(name)}=[…]'` replaces them"
-            yield (params.PARAMS, name), f"has no effect: the values of {shown(name)} in `matrix:` count; {fix}"
+            fix = f"`--set 'matrix.{for_display(name)}=[…]'` replaces them"
+            yield (params.PARAMS, name), f"has no effect: the values of {for_display(name)} in `matrix:` count; {fix}"
     for path in source.options:
         changed = variants.items() if isinstance(variants, Mapping) else ()
         which = next((name for name, own in changed if isinstance(own, Mapping) and outranks(own, path)), None)
         if which is not None:
-            yield path, f"has no effect on the variant `{shown(which)}`, which has a value of its own; change that"
+            yield (
+                path,
+                f"has no effect on the variant `{for_display(which)}`, which has a value of its own; change that",
+            )
 
 
 def _count(matrix: Any, variants: Any) -> int | None:
@@ -291,7 +297,10 @@ def _name_mistakes(data: Mapping[str, Any], count: int | None) -> Iterator[tuple
     if name is None or name == "":
         return
     if not isinstance(name, str) or names.job_name_problem(name):
-        yield ("name",), f"`{shown(str(name))}` is not a name; write lower-case letters, digits and `-`, at most 40"
+        yield (
+            ("name",),
+            f"`{for_display(str(name))}` is not a name; write lower-case letters, digits and `-`, at most 40",
+        )
         return
     variants = data.get(VARIANTS)
     longest = max((len(str(each)) + 1 for each in variants), default=0) if isinstance(variants, Mapping) else 0

@@ -23,10 +23,10 @@ from orchestrator.promise.standing import SliceProblem
 if TYPE_CHECKING:
     from orchestrator.capacity.plan import Plan
     from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
+    from orchestrator.hosts.fleet.saved_work import SavedWork
     from orchestrator.hosts.shipping.shipment import Shipment
     from orchestrator.hosts.transfer.collect import CollectResult
-    from orchestrator.hosts.transfer.saved_work import SavedWork
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.promise.effects.world import ReachPort
     from orchestrator.promise.obtain.drafts import Draft

@@ -1,6 +1,9 @@
-"""Programs: async functions that await effects and decide everything about slices, leases and jobs.
+"""The reason to exist, in one room: no TPU is billed without a living claim, and nothing is called gone before the API proved
+it.
 
-A program calls nothing of the outside world itself, so that a simulator can run it with virtual time and a real interpreter
-with a real cloud. The client and the report import this package; it imports `core`, and the types of `ledger`, `clouds` and
-`remote`. Arguments, settings and output belong to the client.
+From the bottom up: `lease/` (values and verdicts: lease, claim, absence, attempt; pure), `ledger/` (one SQLite file),
+`effects/` (what a program can ask of the world, and the interpreter that performs it), then the programs: `release`,
+`renewal`, `standing`, `obligations`, `recover`, `gc`; `guardian` and `guardian_process`, which watch a command; `watchdog`,
+which runs on the slice; and `obtain/`, intent and create. Nothing here knows places, hosts or jobs: a cloud is a protocol of
+`lease/cloud_api`.
 """

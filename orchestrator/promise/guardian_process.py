@@ -14,6 +14,7 @@ the timer of `tpujob install-gc` or the watchdog on the VM does the same.
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,7 +103,6 @@ def has_user_manager(environ: Mapping[str, str]) -> bool:
     runtime = environ.get("XDG_RUNTIME_DIR")
     if not runtime or not (Path(runtime) / "systemd" / "private").exists():
         return False
-    import shutil
 
     return shutil.which(SCOPE[0], path=environ.get("PATH")) is not None
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease, exit_code
 from orchestrator.promise.effects.base import Now, ReadLease, Report, Unlock
+from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.cloud_api import Capabilities
-from orchestrator.promise.lease.lease import Held, HeldFor, Lease
-from orchestrator.promise.release import Released, release_all
+from orchestrator.promise.lease.lease import HeldFor, HeldUntil, Lease
+from orchestrator.promise.release import release_all
 from orchestrator.promise.renewal import move_claim
 
 RELEASE_S = 10 * 60.0  # after that the next tpujob command continues the proof, and the user is warned
@@ -84,7 +85,7 @@ async def keep_slice(
 ) -> Lease:
     """Hold the slice until `until`, so that it outlives this process. Raises Vanished if it was released meanwhile."""
     assert owed.lease is not None
-    lease = await move_claim(owed.lease, Held(owed.lease.id, await Now(), until, held_for), capabilities)
+    lease = await move_claim(owed.lease, HeldUntil(owed.lease.id, await Now(), until, held_for), capabilities)
     if lease.ends_at <= await Now():  # this machine slept, or tpujob was stopped
         raise DeadlineExceeded(f"{lease.name.node} reached its end before it could be kept")
     owed.kept_until, owed.lease = lease.hold_until, None

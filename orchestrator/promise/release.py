@@ -7,10 +7,20 @@ time, twice at once or again after a crash: deletes are idempotent, and only the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
-from orchestrator.promise.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep, StartGuardian, T
+from orchestrator.promise.effects.base import (
+    Effect,
+    MaskSignals,
+    Now,
+    ReadLease,
+    Record,
+    Report,
+    Sleep,
+    StartGuardian,
+    T,
+)
 from orchestrator.promise.effects.cloud import (
     Delete,
     DeleteAll,
@@ -22,9 +32,9 @@ from orchestrator.promise.effects.cloud import (
 )
 from orchestrator.promise.effects.retry import pauses
 from orchestrator.promise.lease import absence
-from orchestrator.promise.lease.absence import Creates, Evidence, Verdict
+from orchestrator.promise.lease.absence import Creates, Evidence, Released, Verdict
 from orchestrator.promise.lease.cloud_api import CREATE, Capabilities, Listing, Operation, SliceState, SliceView
-from orchestrator.promise.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
+from orchestrator.promise.lease.lease import Gone, Lease, LeaseEvent, LeaseState, NotAllowed, ReleaseBegan, Settled
 from orchestrator.promise.lease.run_and_attempt import AttemptEvent
 
 DELETE_AGAIN_S = 60.0  # a delete that was accepted without effect for so long is sent again
@@ -38,10 +48,10 @@ async def send_deletes(leases: Sequence[Lease], *, reason: str, again_s: Sequenc
 
     `again_s`: the pauses in seconds before each retry of those that got no reply.
     """
-    await Shield()
+    await MaskSignals()
     now = await Now()
     for lease in leases:
-        await try_record(Down(lease.id, now, reason))
+        await try_record(ReleaseBegan(lease.id, now, reason))
     names = tuple(lease.name for lease in leases if lease.operation is not None)
     for pause_s in (0.0, *again_s):
         if not names:
@@ -50,18 +60,6 @@ async def send_deletes(leases: Sequence[Lease], *, reason: str, again_s: Sequenc
             await Sleep(pause_s)
         answers = await DeleteAll(names)
         names = tuple(n for n, answer in zip(names, answers, strict=True) if isinstance(answer, CloudUnavailable))
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """How a release ended. Unless it is `gone`, the slice may still be billed, and `verdict` has what is missing."""
-
-    lease: Lease
-    gone: bool
-    checked_at: float
-    verdict: Verdict
-    deletes_sent: int = 0
-    answer: str = ""  # the cloud's reply to the last of them
 
 
 async def release(lease: Lease, capabilities: Capabilities, *, reason: str, budget_s: float) -> Released:
@@ -74,10 +72,10 @@ async def release_all(owed: list[tuple[Lease, str]], capabilities: Capabilities,
     """Release several leases, each with its reason, at once: no delete waits for the proof of another lease."""
     if not owed:
         return []
-    await Shield()
+    await MaskSignals()
     started = await Now()
     for lease, reason in owed:
-        await try_record(Down(lease.id, started, reason))
+        await try_record(ReleaseBegan(lease.id, started, reason))
     teardowns = [_Teardown(await latest_lease(lease)) for lease, _ in owed]
     if len(teardowns) > 1:
         await _delete_first(teardowns)

@@ -27,12 +27,12 @@ from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, Slice
 from orchestrator.promise.lease.lease import (
     Detached,
     Extended,
-    Held,
+    HandedToNextRun,
+    HeldUntil,
     Lease,
     LeaseState,
     Mode,
     NotAllowed,
-    Passed,
     apply,
 )
 from orchestrator.promise.server_time import clock_skew
@@ -44,7 +44,7 @@ PATIENCE_S = 60.0  # for a cloud that does not reply, or that is busy with anoth
 ARMED = "armed on every worker: the slice deletes itself when its claim is over"
 
 
-Move = Held | Passed | Callable[[Lease], Extended]
+Move = HeldUntil | HandedToNextRun | Callable[[Lease], Extended]
 
 
 async def move_claim(lease: Lease, event: Move, capabilities: Capabilities) -> Lease:

@@ -1,4 +1,4 @@
-"""The tables of `tpujob offers`: types, topologies, zones and dated prices, and which of them the project or GKE has. Pure.
+"""What `tpujob offers` lists: types, topologies, zones and dated prices, and which of them the project or GKE has. Pure.
 
 One row for each type, or with zones one for each type and zone. An unknown price is empty, never zero. Of GKE the table has the
 types and the node pools that have them, and no prices: which pools a cluster has is its own matter.
@@ -6,7 +6,6 @@ types and the node pools that have them, and no prices: which pools a cluster ha
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from orchestrator import catalog
@@ -15,8 +14,7 @@ from orchestrator.capacity.grants import Grant
 from orchestrator.catalog import AcceleratorType, gke
 from orchestrator.catalog.gke import GkeSlice
 from orchestrator.errors import UserError
-from orchestrator.text.names import shown
-from orchestrator.text.terminal import Table
+from orchestrator.text.names import for_display
 
 UNPRICED = float("inf")
 MANY_HOSTS = 8  # larger slices are listed only for a given type or generation
@@ -111,39 +109,6 @@ def chosen(
     return sorted(kept, key=rank)
 
 
-def table(rows: Sequence[Offered], *, by_zone: bool) -> Table:
-    """Return the rows as a table. Without `by_zone` a type has one row: the number of zones, and the lowest prices."""
-    form = ("TYPE", "TOPOLOGY", "CHIPS", "HOSTS", "HBM GIB")
-    if by_zone:
-        body = [(*_form(row), row.zone, _price(row, spot=False), _price(row, spot=True)) for row in rows]
-        return Table((*form, "ZONE", "$/H", "SPOT $/H"), tuple(body), right=(2, 3, 4, 6, 7))
-    groups = groupby(rows, key=lambda row: row.accelerator)
-    body = [_summary(list(group)) for _, group in groups]
-    return Table((*form, "ZONES", "$/H FROM", "SPOT $/H FROM"), tuple(body), right=(2, 3, 4, 5, 6, 7))
-
-
-def _form(row: Offered) -> tuple[str, ...]:
-    kind = row.kind
-    if kind is None:
-        return row.accelerator, "", "", "", ""
-    return row.accelerator, kind.topology, str(kind.chips), str(kind.hosts), str(kind.hbm_gib)
-
-
-def _summary(rows: list[Offered]) -> tuple[str, ...]:
-    def lowest(*, spot: bool) -> str:
-        return _price(min(rows, key=lambda row: row.rank(spot=spot)), spot=spot)
-
-    return *_form(rows[0]), str(len(rows)), lowest(spot=False), lowest(spot=True)
-
-
-def _price(row: Offered, *, spot: bool) -> str:
-    """Never zero: granted capacity is marked, an unknown price is empty."""
-    if row.granted_spot if spot else row.granted:
-        return "granted"
-    price = row.price(spot=spot)
-    return "" if price is None else f"{price:,.2f}"
-
-
 def offered_on_gke(text: str | None = None) -> list[GkeSlice]:
     """Return every form of a type or generation, the default first; None: of all. Raises UserError for an unknown one."""
     forms = [form for name in gke.types() for form in gke.slices(name)]
@@ -156,27 +121,9 @@ def offered_on_gke(text: str | None = None) -> list[GkeSlice]:
         near = gke.nearest(name)
         advice = f"; nearest: {', '.join(near)}" if near else ""
         raise UserError(
-            f"--type `{shown(text)}` is not a type that GKE has{advice}", hint=f"or a generation: {generations}"
+            f"--type `{for_display(text)}` is not a type that GKE has{advice}", hint=f"or a generation: {generations}"
         )
     return found
-
-
-def gke_table(rows: Sequence[GkeSlice]) -> Table:
-    """Return the forms as a table. A host is a pod with all the chips of its node."""
-    body = [
-        (
-            row.kind.name,
-            row.topology,
-            str(row.kind.chips),
-            str(row.hosts),
-            str(row.kind.hbm_gib),
-            row.machine_type,
-            "yes" if row.flex_start else "no",
-        )
-        for row in rows
-    ]
-    head = ("TYPE", "TOPOLOGY", "CHIPS", "HOSTS", "HBM GIB", "MACHINE TYPE", "FLEX-START")
-    return Table(head, tuple(body), right=(2, 3, 4))
 
 
 def gke_as_json(row: GkeSlice) -> dict[str, Any]:

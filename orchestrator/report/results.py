@@ -29,7 +29,14 @@ from orchestrator.report.files.metrics import short
 from orchestrator.report.rows import collected, costs, worker_ends
 from orchestrator.report.rows.collected import ResultRemark
 from orchestrator.report.rows.layout import format_cost
-from orchestrator.report.rows.whole_run import AttemptReport, attempt_lines, attempt_reports, summary, whole_run
+from orchestrator.report.rows.whole_run import (
+    AttemptReport,
+    RunSummary,
+    attempt_lines,
+    attempt_reports,
+    summary,
+    whole_run,
+)
 from orchestrator.report.rows.worker_ends import WorkerReport
 from orchestrator.text.artifacts import takes_all
 from orchestrator.text.terminal import Table
@@ -95,27 +102,16 @@ class RunFile:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """Everything about one run, named as in `run --json`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport(RunSummary):
+    """Everything about one run: its `RunSummary` and more, named as in `run --json`.
 
-    `exit_code`: None until it has ended. `cost_usd`: of all attempts; None while a price is unknown, or on this machine.
     `workers`: how a job that failed ended on each of them.
     """
 
-    run: str
-    name: str
-    state: str
-    exit_code: int | None
     detail: str
     hint: str  #: what to do about it; empty: nothing special
-    cloud: str
-    job: str | None  #: its file; None: it has none
     spec: dict[str, Any]
-    started_at: float
-    ended_at: float | None
-    directory: str
-    cost_usd: float | None
     lease: LeaseReport | None
     attempts: tuple[AttemptReport, ...]
     workers: tuple[WorkerReport, ...]
@@ -124,12 +120,6 @@ class RunReport:
     metrics: dict[str, Any]
     files: tuple[RunFile, ...]
     results: tuple[ResultRemark, ...]  #: those that have another name here, or are not here
-    params: dict[str, Any]
-    sweep: str | None  #: the name of the sweep, and what the run is called in it
-    variant: str | None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def describe(run: RunRecord, state: AttemptState, detail: str, where: Path, checked: str = "") -> str:
@@ -268,7 +258,9 @@ def head_lines(found: RunReport) -> list[str]:
     lease = found.lease
     if lease is not None:
         head.append(f"slice    {lease.node} · {lease.accelerator_type} · {lease.zone} · {lease.state}")
-    return [*head, *_cost_lines(found), *attempt_lines(found.attempts, found.cloud)]
+    several = f" · all {len(found.attempts)} attempts" if len(found.attempts) > 1 else ""
+    head.append(f"cost     {format_cost(found.cost_usd, found.cloud)}{several}")
+    return [*head, *attempt_lines(found.attempts, found.cloud)]
 
 
 def _job(found: RunReport) -> str:
@@ -339,11 +331,3 @@ def lines(found: RunReport) -> list[str]:
         *profile_lines(found),
         f"in       {found.directory}",
     ]
-
-
-def _cost_lines(found: RunReport) -> list[str]:
-    """The cost of the whole run. Each attempt's is in its own line."""
-    parts = [format_cost(found.cost_usd, found.cloud)]
-    if len(found.attempts) > 1:
-        parts.append(f"all {len(found.attempts)} attempts")
-    return [f"cost     {' · '.join(parts)}"]

@@ -29,10 +29,10 @@ from orchestrator.hosts.fleet.effects import (
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ground, PeriodicTask
 from orchestrator.promise.effects import retry
-from orchestrator.promise.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report, Unlock
 from orchestrator.promise.effects.cloud import Workers
 from orchestrator.promise.lease.cloud_api import Capabilities
-from orchestrator.promise.lease.lease import Down, Held, HeldFor, Lease, NotAllowed
+from orchestrator.promise.lease.lease import HeldFor, HeldUntil, Lease, NotAllowed, ReleaseBegan
 from orchestrator.promise.lease.run_and_attempt import (
     Attempt,
     AttemptState,
@@ -49,9 +49,9 @@ from orchestrator.text.units import format_size
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.hosts.fleet.saved_work import SavedWork
     from orchestrator.hosts.transfer.collect import CollectionProgress, CollectRequest, CollectResult
     from orchestrator.hosts.transfer.collection import Collection
-    from orchestrator.hosts.transfer.saved_work import SavedWork
 
 WAIT_S = 1.0
 SILENT_S = 10.0  # without a byte of the results: then the hold is not extended
@@ -153,7 +153,7 @@ class HoldRenewal:
             return
         self._not_before = now + ahead_s / 10
         try:
-            held = Held(self.lease.id, now, now + ahead_s, self.lease.held_for or HeldFor.USER)
+            held = HeldUntil(self.lease.id, now, now + ahead_s, self.lease.held_for or HeldFor.USER)
             self.lease = await move_claim(self.lease, held, self.capabilities)
         except errors.Vanished:
             raise
@@ -202,7 +202,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
         progress.error = errors.ArtifactError(f"the results were not collected: {error.message}", hint=error.hint)
     except Exception as error:
         progress.fail_with_bug(error)
-    await Shield()
+    await MaskSignals()
     await progress.enter(None)
     if progress.crew is not None:
         await Disconnect(progress.crew)
@@ -257,7 +257,7 @@ async def _record_end(to: UncollectedRun, progress: JobProgress, *, release: boo
     progress.state = AttemptState.SUCCEEDED if progress.error is None else to.attempt.state
     collected = ResultsCollected.by(to.attempt.id, now, progress.state, progress.error)
     try:
-        await Record(collected, *([Down(to.lease.id, now, RELEASED)] if release and not to.borrowed else []))
+        await Record(collected, *([ReleaseBegan(to.lease.id, now, RELEASED)] if release and not to.borrowed else []))
     except NotAllowed:  # another process has released it
         await try_record(collected)
     except errors.TpujobError as failure:

@@ -17,7 +17,7 @@ from orchestrator.hosts.fleet.effects import Disconnect
 from orchestrator.hosts.shipping.ignore import OWN, Rules
 from orchestrator.hosts.shipping.links import reach_of
 from orchestrator.hosts.shipping.tree import is_secret
-from orchestrator.promise.effects.base import Make, Now, Program, Shield, Unlock
+from orchestrator.promise.effects.base import Make, MaskSignals, Now, Program, Unlock
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.run_and_attempt import AttemptEnded, AttemptState, Leased, RunRecord, job_file
 from orchestrator.promise.obligations import release_owed
@@ -40,7 +40,7 @@ async def capture(progress: JobProgress, work: Program[None], *, shield: bool = 
         except TpujobError as error:
             progress.fail(error)
         if shield:
-            await Shield()
+            await MaskSignals()
         await check_canceled(progress)
     except Canceled as error:
         progress.detached = False  # no job goes on

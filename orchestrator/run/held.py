@@ -10,10 +10,10 @@ from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.hosts.fleet.effects import Disconnect
 from orchestrator.places.place import Stay
 from orchestrator.promise.effects import retry
-from orchestrator.promise.effects.base import Lock, Make, Now, ReadLease, Report, Shield, Unlock
+from orchestrator.promise.effects.base import Lock, Make, Now, ReadLease, Report, Unlock, UnmaskSignals
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState
-from orchestrator.promise.lease.lease import Held, HeldFor, Lease, LeaseState, Mode, Passed
+from orchestrator.promise.lease.lease import HandedToNextRun, HeldFor, HeldUntil, Lease, LeaseState, Mode
 from orchestrator.promise.obligations import release_owed
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.release import latest_lease, try_start_guardian
@@ -62,7 +62,7 @@ async def _take_held(held: Lease, capabilities: Capabilities, progress: JobProgr
     now = await Now()
     until = max(held.hold_until or now, now + capabilities.timings.ttl_s)
     try:
-        lease = await move_claim(held, Held(held.id, now, until, HeldFor.FAILURE), capabilities)
+        lease = await move_claim(held, HeldUntil(held.id, now, until, HeldFor.FAILURE), capabilities)
     except errors.CloudError as error:
         await Unlock(held.id)
         return f"cannot be taken over ({error.message})"
@@ -103,7 +103,7 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
     try:
         draft = await _fitting(job, lease)
         life_s = draft.lease.deadline - draft.lease.created_at
-        event = Passed(
+        event = HandedToNextRun(
             lease.id, now := await Now(), job.run.id, draft.lease.handle, now + life_s, draft.lease.budget_usd
         )
         taken = progress.owed.lease = await move_claim(lease, event, capabilities)
@@ -119,7 +119,7 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
     await release_owed(progress.owed, capabilities, f"it {why_not}")
     if progress.owed.unproven:
         raise errors.TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
-    await Shield(raised=False)
+    await UnmaskSignals()
     return None
 
 
@@ -153,7 +153,7 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
     left_s = lease.deadline - await Now()
     if lease.state is not LeaseState.READY or lease.mode is not Mode.RUN or left_s < LEAST_LEFT_S:
         return False
-    if not await Make(lane.goes_on):
+    if not await Make(lane.reserve_next):
         return False
     lane.lease, lane.losers, lane.crew = lease, progress.owed.losers, progress.crew
     lane.collected = progress.attempt.id

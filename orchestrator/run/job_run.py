@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.hosts.fleet.effects import Disconnect
+from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.places.place import Phase, Stay
-from orchestrator.promise.effects.base import Shield
+from orchestrator.promise.effects.base import MaskSignals
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
@@ -21,17 +22,19 @@ from orchestrator.promise.obligations import Obligations, release_owed
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.hosts.fleet.saved_work import SavedWork
     from orchestrator.hosts.shipping.shipment import Shipment
-    from orchestrator.hosts.transfer.collect import CollectRequest
-    from orchestrator.hosts.transfer.saved_work import SavedWork
     from orchestrator.run.progress import JobProgress
 
 
 @dataclass(slots=True)
 class Lane:
-    """What one run leaves to the next one. `goes_on`: asked when a job has ended; whether another run takes the slice over."""
+    """What one run leaves to the next one.
 
-    goes_on: Callable[[], bool]
+    `reserve_next` is called when a job has ended: it reserves the slice for another run, or returns False where none wants it.
+    """
+
+    reserve_next: Callable[[], bool]
     lease: Lease | None = None
     losers: list[Lease] = field(default_factory=list)  # of the race that it won, not proven gone yet
     crew: Crew | None = None
@@ -45,7 +48,7 @@ class Lane:
 
 async def release_lane(lane: Lane, capabilities: Capabilities) -> Obligations:
     """Release the slice that no run takes over; return how that ended."""
-    await Shield()
+    await MaskSignals()
     owed = Obligations(lane.lease, lane.losers)
     if lane.crew is not None:
         await Disconnect(lane.crew)
@@ -87,7 +90,5 @@ class JobRun:
 
     def collect_request(self, attempt: Attempt) -> CollectRequest:
         """Return what to collect of this attempt, and where to."""
-        from orchestrator.hosts.transfer.collect import CollectRequest
-
         at_hand = {} if self.saved_work is None else self.saved_work.at_hand()
         return CollectRequest.of_job(self.artifacts, attempt.id, self.directory, self.most_bytes, at_hand=at_hand)

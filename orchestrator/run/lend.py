@@ -13,7 +13,7 @@ from orchestrator.errors import DeadlineExceeded, SliceLost, TpujobError
 from orchestrator.hosts.fleet.effects import Connect, Disconnect, SendHeartbeats
 from orchestrator.hosts.fleet.fleet import Fleet
 from orchestrator.promise.effects import retry
-from orchestrator.promise.effects.base import Make, Now, Report, Shield
+from orchestrator.promise.effects.base import Make, MaskSignals, Now, Report
 from orchestrator.promise.effects.cloud import Workers
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Lease
@@ -55,7 +55,7 @@ async def lend(request: LendRequest, capabilities: Capabilities) -> Loan:
     except Exception as error:  # a bug must not leave a slice behind
         loan.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
         loan.error.__cause__ = error
-    await Shield()
+    await MaskSignals()
     if loan.fleet is not None:
         await Disconnect(loan.fleet)  # heartbeats end with the claim
     reason = "it was returned" if loan.error is None else loan.error.message

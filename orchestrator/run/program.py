@@ -22,7 +22,7 @@ from orchestrator.hosts.fleet.effects import (
 )
 from orchestrator.hosts.shipping.shipment import shipped_text
 from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
-from orchestrator.promise.effects.base import Lock, Now, Record, Report, Shield
+from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Detached, Lease, LeaseState, Mode, NotAllowed
 from orchestrator.promise.lease.run_and_attempt import AttemptState, Began, Leased, Moved, what_ended_it
@@ -63,7 +63,7 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
         job.lane.hand_to(progress)
     await capture(progress, _attempts(job, capabilities, progress), shield=traits.billed)
     progress.collected = await job.stay.leave(progress.error, progress.collected)
-    await Shield()  # release before anything else: after Ctrl-C the delete leaves now
+    await MaskSignals()  # release before anything else: after Ctrl-C the delete leaves now
     await progress.enter(None)
     if lease is not None and not progress.detached:
         await Lock(lease.id)

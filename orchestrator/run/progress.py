@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import errors
 from orchestrator.promise.effects.base import Now
+from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, state_after
 from orchestrator.promise.obligations import Obligations
-from orchestrator.promise.release import Released
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew

@@ -5,7 +5,7 @@ The use of the lost slice counts: of the job's time, less what `extend` added to
 
 from orchestrator import errors
 from orchestrator.hosts.fleet.effects import DescribeSaved, Disconnect
-from orchestrator.promise.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report, Unlock, UnmaskSignals
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import CANCEL, NotAllowed
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued, SavedState
@@ -18,7 +18,7 @@ from orchestrator.run.progress import JobProgress, Loss
 
 async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: errors.SliceLost) -> None:
     """Prove the lost slice gone and record it; then begin the next attempt. Raises TeardownUnproven."""
-    await Shield()
+    await MaskSignals()
     await progress.enter("release")
     now = await Now()
     if progress.crew is not None:
@@ -41,7 +41,7 @@ async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress
     await Unlock(progress.attempt.id)
     await _count_use(job, progress, lost, now)
     progress.attempt = following
-    await Shield(raised=False)
+    await UnmaskSignals()
     await progress.enter("wait")
     await Report("restart", f"attempt {number} {continues.text} · at most {job.max_restarts + 1} attempts")
 

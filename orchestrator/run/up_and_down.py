@@ -5,16 +5,37 @@ from dataclasses import dataclass
 
 from orchestrator import errors
 from orchestrator.promise.effects import retry
-from orchestrator.promise.effects.base import Lock, Now, OpenAttempts, ReadLease, Record, Report, Shield, Sleep, Unlock
+from orchestrator.promise.effects.base import (
+    Lock,
+    Now,
+    OpenAttempts,
+    ReadLease,
+    Record,
+    Report,
+    Sleep,
+    Unlock,
+    UnmaskSignals,
+)
 from orchestrator.promise.effects.cloud import Get, StartSlice, StopSlice
+from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView, Timings
-from orchestrator.promise.lease.lease import CANCEL, DOWN, Down, Extended, Held, HeldFor, Lease, LeaseState, NotAllowed
+from orchestrator.promise.lease.lease import (
+    CANCEL,
+    DOWN,
+    Extended,
+    HeldFor,
+    HeldUntil,
+    Lease,
+    LeaseState,
+    NotAllowed,
+    ReleaseBegan,
+)
 from orchestrator.promise.lease.run_and_attempt import AttemptEnded, AttemptState
 from orchestrator.promise.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
 from orchestrator.promise.obtain.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.obtain.drafts import Draft, Drafter
-from orchestrator.promise.release import Released, release, release_all, try_start_guardian
+from orchestrator.promise.release import release, release_all, try_start_guardian
 from orchestrator.promise.renewal import move_claim
 from orchestrator.text.units import format_duration, format_usd
 
@@ -89,7 +110,7 @@ async def _restore_or_release(lease: Lease, request: UpRequest, capabilities: Ca
     outcome.owed.released = released
     if not released.gone:
         raise errors.TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
-    await Shield(raised=False)
+    await UnmaskSignals()
     return "recreated"
 
 
@@ -104,7 +125,7 @@ async def _renew_hold(lease: Lease, hold_s: float, capabilities: Capabilities) -
         return lease
     if lease.deadline - now < LEAST_LEFT_S:
         return None
-    return await move_claim(lease, Held(lease.id, now, now + hold_s), capabilities)
+    return await move_claim(lease, HeldUntil(lease.id, now, now + hold_s), capabilities)
 
 
 async def _wait_for(lease: Lease, view: SliceView, outcome: UpOutcome, capabilities: Capabilities) -> str:
@@ -177,7 +198,7 @@ async def _record_canceled(leases: tuple[Lease, ...], reason: str) -> None:
             ends = [AttemptEnded.by(each, now, AttemptState.CANCELED, errors.Canceled(reason)) for each in ended]
             if (await ReadLease(lease.id)).down_at is None:
                 with contextlib.suppress(NotAllowed):  # released a moment ago
-                    await Record(Down(lease.id, now, reason), *ends)
+                    await Record(ReleaseBegan(lease.id, now, reason), *ends)
     except errors.TpujobError as error:
         await Report("warning", f"{error.message}; the teardown goes on without it")
 

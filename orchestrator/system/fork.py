@@ -20,10 +20,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from subprocess import Popen
+from subprocess import Popen
+from typing import Any, Protocol
 
 
 class Closable(Protocol):
@@ -89,8 +87,6 @@ def pipe() -> tuple[int, Descriptor]:
 
 def start(argv: Sequence[str], **options: Any) -> tuple[Popen[bytes], Descriptor]:
     """Start a program, and return it with the pipe to its stdin, which ends with this process. Raises OSError."""
-    from subprocess import Popen  # not needed by those that only lock or read
-
     read_end, write_end = pipe()
     try:
         return Popen(argv, stdin=read_end, **options), write_end

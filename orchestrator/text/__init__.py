@@ -1,5 +1,4 @@
 """Text: names and labels, durations and sizes, redaction, terminal-safe lines, and the scripts that workers run.
 
-Pure, and without knowledge of leases, plans or clouds. Every package but `vm` and `emulator` may import it; it imports only
-`errors`.
+Pure, and without knowledge of leases, plans or clouds. Every package but `vm` may import it.
 """

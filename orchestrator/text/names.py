@@ -87,7 +87,7 @@ def ownership_doubt(node: str, node_labels: Mapping[str, str]) -> str | None:
     return None
 
 
-def shown(text: str) -> str:
+def for_display(text: str) -> str:
     """Return an untrusted value, safe and short enough for a message on a terminal."""
     plain = "".join(char if char.isprintable() else "?" for char in text)
     return plain if len(plain) <= 40 else f"{plain[:39]}…"

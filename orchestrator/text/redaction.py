@@ -11,6 +11,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
 
 from orchestrator.text.terminal import COLORS, ESCAPES, PLAIN, UNPRINTABLE_IN_LINES, harmless_lines
 
@@ -163,8 +164,6 @@ class RedactedStream:
 
 def _forms(value: str) -> Iterator[bytes]:
     """The spellings of a value."""
-    from urllib.parse import quote, quote_plus  # 3 ms, needed only if there are secrets
-
     value = value.strip()
     lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= MIN_LINE_CHARS]
     parts = [value, *(lines if len(lines) > 1 else ())]

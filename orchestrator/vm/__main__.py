@@ -8,37 +8,34 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from typing import Any
 
 from .files.frames import reply
 
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from typing import Any
-
 VERBS = {  # verb: the module that has a function of that name
-    "serve": "serve",
-    "hello": "serve",
-    "receive": "receive",
-    "start": "supervisor",
-    "stop": "supervisor",
-    "status": "stream",
-    "follow": "stream",
-    "pack": "pack",
-    "tpu_metrics": "chips",
-    "chips": "chips",
-    "upload": "upload",
-    "environment": "environment",
-    "data": "data",
-    "heartbeat": "serve",
-    "local": "local",
-    "pod": "pod",
+    "serve": "agent.serve",
+    "hello": "agent.serve",
+    "heartbeat": "agent.serve",
+    "receive": "files.receive",
+    "start": "agent.supervisor",
+    "stop": "agent.supervisor",
+    "status": "agent.stream",
+    "follow": "agent.stream",
+    "pack": "files.pack",
+    "tpu_metrics": "agent.chips",
+    "chips": "agent.chips",
+    "upload": "buckets.upload",
+    "environment": "environment.environment",
+    "data": "buckets.data",
+    "local": "agent.local",
+    "pod": "pod.pod",
 }
 
 
 def load(verb: str) -> Any:
     """Return the module of a verb."""
-    # importlib would do the same, and takes 5 ms to import itself.
-    return __import__(f"{__package__}.{VERBS[verb]}", fromlist=[verb])
+    return import_module(f"{__package__}.{VERBS[verb]}")
 
 
 def run(verb: str, arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.hosts.ssh.known_hosts import create_key
+from orchestrator.promise.obtain.login_key import create_key
 from tests.cli_fixture import Tpujob, press
 from tests.contract.hosts.fixture import through_bastion
 from tests.waiting import has_ended, until

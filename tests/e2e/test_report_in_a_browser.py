@@ -188,20 +188,6 @@ def test_curves_are_drawn_over_steps_and_over_time_and_the_keyboard_reads_them(
         assert min(seen.drawn()) > 1000 and seen.is_quiet()
 
 
-def test_the_table_of_several_runs_has_their_figures_and_their_best(browser: Browser, tmp_path: Path) -> None:
-    one = plain_run(tmp_path / "a", name="lr-1", spec={"params": {"lr": 0.1}})
-    two = plain_run(tmp_path / "b", name="lr-2", run="9xk1abcdef", spec={"params": {"lr": 0.3}})
-    two.metrics({"step": step, "loss": 2 / step} for step in range(1, 301))
-    html = pages.runs_page([one.data(), two.data()], title="lr", links=["", ""], hide=lambda text: text)
-    with opened(browser, written(tmp_path / "page.html", html)) as seen:
-        head = seen.page.locator(".comparison thead th").all_inner_texts()
-        rows = [row.locator("th, td").all_inner_texts() for row in seen.page.locator(".comparison tbody tr").all()]
-        by_name = {row[0].strip(): dict(zip(head, row, strict=True)) for row in rows}
-        assert by_name["lr-2"]["lr"] == "0.3" and by_name["lr-2"]["loss"] == "0.006667 ★"
-        assert "±" in by_name["lr-1"]["s / iteration (mean ± σ)"]
-        assert "★" not in by_name["lr-1"]["loss"] and seen.is_quiet() and min(seen.drawn()) > 1000
-
-
 def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: Path) -> None:
     path = written(tmp_path / "page.html", plain_run(tmp_path / "a").page())
     with opened(browser, path, color_scheme="dark") as seen:

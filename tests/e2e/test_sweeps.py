@@ -41,6 +41,8 @@ def test_six_jobs_run_over_two_slices_and_only_what_failed_is_run_again(tpujob: 
     assert [row[3] for row in rows] == ["succeeded"] * 5 + ["failed"]
     lines = [event["lines"] for event in events if event["event"] == "log" and event["variant"] == "lr=3e-4 seed=1"]
     assert lines == [["trains with 3e-4 1"]]
+    assert sorted(event["variant"] for event in events if event["event"] == "result") == sorted(row[1] for row in rows)
+    assert [event["event"] for event in events].count("sweep") == 1 and "variant" not in sweep
     assert (tpujob.lived(), tpujob.alive()) == (2, []), "two slices, each for one job after the other"
     assert {lease.state for lease in tpujob.leases()} == {"gone"}
 

@@ -5,8 +5,9 @@ Both provision and delete without delay. When they end, the fixture checks that 
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from cloud_tpu_emulator import pytest_plugin
+from cloud_tpu_emulator import fixture
 from cloud_tpu_emulator.daemon import control
-from cloud_tpu_emulator.daemon.control import Endpoint
+from cloud_tpu_emulator.daemon.control import DaemonRefused, Endpoint
 from tests.waiting import until
+
+Fault = Callable[..., str]
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class Emulator:
         return replace(self, endpoint=replace(self.endpoint, token=self.endpoint.tpujob_token))
 
     @property
-    def published(self) -> pytest_plugin.TpuEmulator:
+    def published(self) -> fixture.TpuEmulator:
         """The same daemon, as the plugin gives it to tests of other projects."""
-        return pytest_plugin.TpuEmulator(self.endpoint, self.state_dir)
+        return fixture.TpuEmulator(self.endpoint, self.state_dir)
 
     def for_gcloud(self, home: Path) -> dict[str, str]:
         """Return the environment of gcloud on this daemon: with files of its own, for scenarios run at the same time."""
@@ -89,7 +92,7 @@ class Emulator:
 
 @contextmanager
 def running_emulator(state_dir: Path) -> Iterator[Emulator]:
-    with pytest_plugin.running(state_dir) as started:
+    with fixture.running(state_dir) as started:
         yield Emulator(started.endpoint, state_dir)
     assert control.running(state_dir) is None
     left = [process for process in psutil.process_iter() if _works_in(process, state_dir)]
@@ -134,3 +137,19 @@ def _works_in(process: psutil.Process, directory: Path) -> bool:
     except (psutil.Error, OSError):
         return False
     return process.pid != os.getpid() and any(path.startswith(str(directory)) for path in paths)
+
+
+@pytest.fixture
+def fault(shared_emulator: Emulator) -> Iterator[Fault]:
+    """Adds a fault and returns its id. All are removed after the test."""
+    added: list[str] = []
+
+    def add(kind: str, **fields: Any) -> str:
+        [row] = shared_emulator.request("POST", "/_emulator/faults", {"kind": kind, **fields})["faults"]
+        added.append(row["id"])
+        return added[-1]
+
+    yield add
+    for name in added:
+        with contextlib.suppress(DaemonRefused):  # the test has cleared it
+            shared_emulator.request("DELETE", f"/_emulator/faults/{name}")

@@ -26,8 +26,8 @@ from tests.waiting import until
 
 PATCHED = Path(__file__).parents[1] / "faults" / "patched" / "command.py"
 SHORT = {
-    "orchestrator.job.rules.one_value:SHORTEST_S": 1.0,
-    "orchestrator.job.rules.one_value:_LIMITS": ("1s", "7d"),
+    "orchestrator.job.rules.field_rules:SHORTEST_S": 1.0,
+    "orchestrator.job.rules.field_rules:_LIMITS": ("1s", "7d"),
     "orchestrator.promise.obtain.drafts:LEAST_LEFT_S": 1.0,
 }
 GIVES_UP = {"orchestrator.promise.obligations:RELEASE_S": 1.0}

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import traits as place_traits
 from orchestrator.errors import JobSpecError
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.traits import Traits
 from tests.cli_fixture import in_ci

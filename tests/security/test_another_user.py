@@ -111,16 +111,25 @@ def test_a_worker_answers_its_own_user_and_no_other(worker: Worker, nobody: dict
     assert worker.guest_attributes == before | {"a/b": "x"}
 
 
-def test_a_bucket_answers_its_own_user_and_no_other(shared_emulator: Emulator, nobody: dict[str, Any]) -> None:
-    """Clients of an emulated Cloud Storage send no token."""
-    port = int(shared_emulator.url.rpartition(":")[2])
-    words = [str(port), "GET /storage/v1/b/results/o HTTP/1.1", f"Host: 127.0.0.1:{port}", ""]
+@pytest.mark.parametrize(("asked", "answers"), [
+    ("GET /storage/v1/b/results/o", ["401", "200"]),
+    ("GET /computeMetadata/v1/instance/service-accounts/default/token", ["401", "200"]),
+    ("CONNECT tpu.googleapis.com:443", ["403", "200"]),  # of the proxy
+])  # fmt: skip
+def test_what_needs_no_token_answers_its_own_user_and_no_other(
+    shared_emulator: Emulator, nobody: dict[str, Any], asked: str, answers: list[str]
+) -> None:
+    url = shared_emulator.url
+    if asked.startswith("CONNECT"):
+        url = shared_emulator.request("POST", "/_emulator/proxy", {})["url"]
+    port = int(url.rpartition(":")[2])
+    words = [str(port), f"{asked} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Metadata-Flavor: Google", ""]
     said = []
     for who in (nobody, {}):
         argv = ["/bin/bash", "-c", ASK, "bash", *words]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=True, cwd="/", **who)
         said.append(done.stdout)
-    assert said == ["401", "200"]
+    assert said == answers
 
 
 def test_what_another_user_sends_and_runs_away_from_changes_nothing(worker: Worker, nobody: dict[str, Any]) -> None:

@@ -11,67 +11,27 @@ from pathlib import Path
 import pytest
 
 from tests.cli_fixture import Tpujob
-from tests.unit.places.stub_api import StubApi, StubReply, service_account
+from tests.fakes.api import StubApi, StubReply, service_account
 
 COMMAND = "command: ls\n"
 HERE = {"tpu": "tpu: {zone: us-central1-a}\n"}
 
+# What is wrong with a file is told the same way whatever it is; each line of it: tests/unit/job/test_mistakes.py
 FILES: list[tuple[str, str | bytes, str]] = [
     ("01-empty", "", "job.yaml:1: the job file is empty; `tpujob init` writes one"),
-    ("01-only-comments", "# a\n\n# b\n", "job.yaml:1: the job file is empty"),
     ("02-python-tag", COMMAND + 'name: !!python/object/apply:os.system ["touch pwned"]\n',
      "job.yaml:2: name: tags (`!!python/object/apply:os.system`) are not allowed; write a plain value"),
     ("03-billion-laughs", "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
      "job.yaml:2: b[0]: aliases (`*a`) are not allowed; write the value out"),
-    ("04-duplicate-key", "command: ls\ntpu:\n  zone: us-central1-a\n  spot: true\n  zone: us-west4-a\n",
-     "job.yaml:5: tpu.zone: duplicate key, first set on line 3; keep one of the two"),
-    ("05-tab", "tpu:\n\tzone: us-central1-a\n", "job.yaml:2: a tab in the indentation; YAML needs spaces"),
     ("05-bom", b"\xef\xbb\xbfcommand: ls\nx: 1\n", "job.yaml:2: x: unknown key"),
-    ("05-utf-16", "command: ls\n".encode("utf-16"), "job.yaml:1: the file is UTF-16 or binary; save it as UTF-8"),
-    ("05-latin-1", b"command: ls\nname: caf\xe9\n", "job.yaml:1: the file is not UTF-8 (byte 0xe9 in line 2)"),
-    ("05-nul", b"command: ls\nname: a\0b\n", "job.yaml:2: a NUL byte does not belong in a text file; delete it"),
     ("05-50-mb", b"#" * (50 << 20), "job.yaml:1: the file has more than 1 MiB"),
-    ("06-list", "- command: ls\n", "job.yaml:1: a job file is a mapping (`key: value` lines), not a list"),
-    ("06-two-documents", COMMAND + "---\n" + COMMAND,
-     "job.yaml:2: a second document starts here; write one job per file"),
-    ("07-unknown-key", COMMAND + "tpu:\n  acclerator: v5litepod-8\n",
-     "job.yaml:3: tpu.acclerator: unknown key; did you mean `accelerator`?"),
-    *(
-        (
-            f"08-accelerator-{word}",
-            f"{COMMAND}tpu: {{accelerator: {word}}}\n",
-            f"`{word}` is not a known accelerator type",
-        )
-        for word in ("v5litepod-7", "v99-8", "tpu", "8")
-    ),
-    ("10-near-a-region", COMMAND + "tpu: {zone: us-centrall1}\n",
-     "is not a zone or a known region; nearest: us-central1,"),
     ("10-shell", COMMAND + "tpu: {zone: '; rm -rf ~'}\n", "`; rm -rf ~` is not a zone or a known region"),
-    ("10-path", COMMAND + "tpu: {zone: ../..}\n", "`../..` is not a zone or a known region"),
     ("12-shell-in-the-name", COMMAND + 'name: "$(reboot)"\n', "`$(reboot)` is not a valid name: letters a-z"),
-    ("12-200-letters", COMMAND + f"name: {'a' * 200}\n", "has 200 characters; at most 40 are allowed"),
-    ("12-homoglyph", COMMAND + "name: mn\u0456st\n", "is not a valid name: letters a-z"),
-    ("12-hyphen-last", COMMAND + "name: mnist-\n", "`mnist-` is not a valid name: letters a-z"),
-    *(
-        (
-            f"13-duration-{word}",
-            f"{COMMAND}limits: {{max_duration: {word}}}\n",
-            "is not a duration: write numbers with units",
-        )
-        for word in ("0", "-1", ".inf", ".nan", "soon", "1e9", "true", "12:30:00")
-    ),
-    ("13-too-long", COMMAND + "limits: {max_duration: 8d}\n", "`8d` is not between 6m and 7d"),
-    ("13-other-word", COMMAND + "max_hours: 3\n",
-     "job.yaml:2: max_hours: unknown key; did you mean `limits.max_duration`?"),
     ("14-linger", COMMAND + "limits: {linger: 3d}\n", "`3d` is not between 1m and 24h"),
     ("14-results", COMMAND + "limits: {max_results: 50 gigs}\n", "`50 gigs` is not a size: write a number with a unit"),
     ("14-log", COMMAND + "limits: {max_log: 10KB}\n", "`10KB` is less than 1MB; write for example 1GB"),
     ("14-no-results", COMMAND + "limits: {max_results: 0GB}\n", "`0GB` is nothing at all"),
     ("15-labels", COMMAND + "labels: {Tpujob-Run: x}\n", "job.yaml:2: labels: unknown key"),
-    ("16-name", COMMAND + "env: {A=B: '1'}\n", "env.A=B: is not a variable name"),
-    ("16-line-break", COMMAND + 'env: {A: "x\\ny"}\n', "env.A: has a line break in its value"),
-    ("16-not-text", COMMAND + "env: {A: [1]}\n", "env.A: expected text or a number"),
-    ("16-ours", COMMAND + "env: {TPUJOB_RUN: x}\n", "env.TPUJOB_RUN: is set by tpujob on every worker"),
     ("17-not-set", COMMAND + "env: {TOKEN: '${env:TPUJOB_TEST_MISSING}'}\n",
      "job.yaml:2: env.TOKEN: your variable TPUJOB_TEST_MISSING is not set; export it, or remove this"),
     (
@@ -81,14 +41,8 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ),
     ("18-in-a-command", "command: |\n  curl -H 'Authorization: Bearer abcdefghijklmnopqrstuvwx' example.org\n",
      "job.yaml:1: command: looks like a secret"),
-    ("19-empty", "command: ''\n", "command: is empty; write what to run"),
-    ("19-integers", "command: [ls, 1]\n", 'command: argument 2 of the list is not text; write it in quotes: "1"'),
-    ("19-nul", 'command: "a\\0b"\n', "command: contains a NUL byte; remove the escape"),
-    ("20-root", COMMAND + "code: /\n", "code: `/` is not relative to this file"),
-    ("20-home", COMMAND + "code: '~'\n", "code: `~` is not relative to this file"),
     ("20-missing", COMMAND + "code: nowhere\n", "job.yaml:2: code: "),
     ("21-up", COMMAND + "artifacts: [../../etc]\n", "artifacts[0]: `../../etc` leaves the job's directory"),
-    ("21-absolute", COMMAND + "artifacts: [/etc/passwd]\n", "artifacts[0]: `/etc/passwd` leaves the job's directory"),
 ]  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from orchestrator.api.session.session import Session
-from orchestrator.cli import dispatch
-from orchestrator.cli.console import console
+from orchestrator.cli import main
+from orchestrator.cli.console.console import console
 from orchestrator.text import names
 from tests.cli_fixture import Said, Tpujob
 from tests.contract.commands.test_gc import NODES, make
@@ -295,7 +295,7 @@ def test_wherever_the_machine_refuses_something_it_is_said_and_a_bug_stays_a_bug
         raise error
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(dispatch, "_call", call)
+    monkeypatch.setattr(main, "_call", call)
     console.cache_clear()
-    assert dispatch.dispatch() == (70 if "bug" in why else 64)
+    assert main.dispatch() == (70 if "bug" in why else 64)
     assert why in capfd.readouterr().err

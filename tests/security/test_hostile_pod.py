@@ -18,7 +18,7 @@ from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
 from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.promise.lease.cloud_api import WorkerAddress
-from tests.pods_fixture import Node
+from tests.fakes.pods import Node
 from tests.waiting import HANG_S, until
 
 EMPTY = hashlib.sha256(b"").hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.api.session.events import Metrics, Progress, Running
-from orchestrator.cli import console, tables
+from orchestrator.cli.console import console, tables
 from orchestrator.errors import UserError
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collector import ArchivePart, Collector
@@ -65,7 +65,7 @@ def setting():
 JOB = """
 tpu: {zone: us-central1-a}
 code: code
-command: python3 plant.py pack.py
+command: python3 plant.py files/pack.py
 """
 # Puts a file into the agent, where the last one of a name counts, and ends the agent: the next one is ours. Only that of
 # its own worker: other tests run agents of the same version at the same time.
@@ -89,13 +89,13 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 """
 
 
-def planted(tpujob: Tpujob, text: str, module: str = "pack.py") -> Said:
+def planted(tpujob: Tpujob, text: str, module: str = "files/pack.py") -> Said:
     """Run a job that puts the text in place of the module of the agent."""
     code = tpujob.directory / "code"
-    code.mkdir(exist_ok=True)
+    (code / module).parent.mkdir(parents=True, exist_ok=True)
     (code / module).write_text(text)
     (code / "plant.py").write_text(PLANTER)
-    return tpujob("run", tpujob.job(JOB.replace("pack.py", module)))
+    return tpujob("run", tpujob.job(JOB.replace("files/pack.py", module)))
 
 
 def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
@@ -200,7 +200,7 @@ def receive(sha256):
 ])  # fmt: skip
 def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked: str) -> None:
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
-    assert planted(tpujob, RECEIVER % asked, "receive.py").returncode == 0
+    assert planted(tpujob, RECEIVER % asked, "files/receive.py").returncode == 0
     (tpujob.directory / "code" / "precious").write_text("precious")
     said = tpujob("run", "job.yaml")
     assert said.returncode != 0 and "a worker asks for" in said.stderr and "Traceback" not in said.text

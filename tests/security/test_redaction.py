@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_tpu_emulator.daemon import control
-from orchestrator.cli import console
+from orchestrator.cli.console import console
 from orchestrator.job.rules.env import secret_sources, secret_values
 from orchestrator.text import redaction
 from orchestrator.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor

@@ -22,7 +22,7 @@ from orchestrator.promise.lease.run_and_attempt import (
     RunRecord,
     Tried,
 )
-from tests.leases import LedgerInMemory, lease_and_request
+from tests.fakes.leases import LedgerInMemory, lease_and_request
 from tests.simulation.model.machine import InMemoryLedger
 
 LEASE, _ = lease_and_request()
@@ -31,18 +31,18 @@ ATTEMPT, SECOND = Attempt("0123456789-1", RUN.id), Attempt("0123456789-2", RUN.i
 OF_RUN = replace(lease_and_request(1)[0], run=RUN.id)
 EVENTS: list[Any] = [
     Intent(LEASE),
-    leases.Sent(LEASE.id, 1.0),
+    leases.CreateSent(LEASE.id, 1.0),
     leases.LoginGranted(LEASE.id, 0.5, "ada"),
     leases.LoginRefused(LEASE.id, 0.5, "no"),
     leases.CreateRefused(LEASE.id, 1.0, "no"),
     leases.Created(LEASE.id, 2.0, "operation-1"),
     leases.Settled(LEASE.id, 2.5),
     leases.Ready(LEASE.id, 3.0),
-    leases.Held(LEASE.id, 4.0, LEASE.created_at + 60.0),
+    leases.HeldUntil(LEASE.id, 4.0, LEASE.created_at + 60.0),
     leases.Detached(LEASE.id, 4.0),
     leases.Extended(LEASE.id, 4.5, LEASE.deadline + 60.0),
-    leases.Passed(LEASE.id, 4.6, "another", "sweep-2", LEASE.deadline + 30.0),
-    leases.Down(LEASE.id, 5.0, "because"),
+    leases.HandedToNextRun(LEASE.id, 4.6, "another", "sweep-2", LEASE.deadline + 30.0),
+    leases.ReleaseBegan(LEASE.id, 5.0, "because"),
     leases.Gone(LEASE.id, 6.0, "proof"),
     Began(RUN, ATTEMPT),
     Began(RUN, SECOND, 4.0),
@@ -53,7 +53,7 @@ EVENTS: list[Any] = [
     AttemptEnded(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
     RunCanceled(RUN.id, 5.0, leases.CANCEL),
     Intent(OF_RUN),
-    leases.Down(OF_RUN.id, 5.0, "because"),
+    leases.ReleaseBegan(OF_RUN.id, 5.0, "because"),
     ResultsCollected(ATTEMPT.id, 6.0, AttemptState.SUCCEEDED, exit_code=0),
 ]
 
@@ -81,7 +81,7 @@ def test_a_full_disk_refuses_writes_and_loses_nothing() -> None:
     ledger = InMemoryLedger()
     ledger.record(Intent(LEASE))
     ledger.full = True
-    assert outcome(ledger, (leases.Sent(LEASE.id, 1.0),)) == "LedgerUnavailable"
+    assert outcome(ledger, (leases.CreateSent(LEASE.id, 1.0),)) == "LedgerUnavailable"
     assert ledger.lease(LEASE.id) == LEASE
     with pytest.raises(UnknownLease):
         ledger.lease("other")

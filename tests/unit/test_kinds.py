@@ -11,31 +11,31 @@ import pytest
 from orchestrator import places
 from orchestrator import traits as place_traits
 from orchestrator.promise.lease.cloud_api import SliceName
-from orchestrator.report.money.spending import Period, clouds
+from orchestrator.report.spending import Period, clouds
 from orchestrator.traits import NEWER
 from tests.unit.report.test_costs import USED
 from tests.unit.test_imports import imports, package_of, read, sources
 
 # By module and function, each with its reason. Ten at most: what only one command, or the connection to a target, can know.
 ALLOWED = {
-    "places.checks_on": "a job file may name no place at all",
-    "core.lease.cloud_api.is_emulated": "the one question whether a target is emulated",
+    "traits.checks_on": "a job file may name no place at all",
+    "promise.lease.cloud_api.is_emulated": "the one question whether a target is emulated",
     "settings._asked_kind": "a word of the user's becomes a target",
     "cli.commands.slices.offers.offers": "`--on` says which of two tables of the catalog is printed",
-    "client.jobs.planning._read": "`export --to jobset` makes a job one for a cluster",
-    "client.jobs.planning.export": "only a job on a cluster has objects that kubectl takes",
+    "api.jobs.planning._read": "`export --to jobset` makes a job one for a cluster",
+    "api.jobs.planning.export": "only a job on a cluster has objects that kubectl takes",
 }
 NO_PLACE = {  # the same words with another meaning
-    "a scope of gc": "client.guarantee.health_checks._age client.jobs.results._bounds",
-    "a section of the job file": "core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
-    "core.jobfile.sweep._variant core.jobfile.tpu_keys._below_any_of",
-    "a backend, or an extra of a package": "core.jobfile.rules.several_values._environment "
-    "core.jobfile.rules.several_values._profile "
-    "core.text.scripts.of_training core.text.scripts.Environment.without_tpu places.vms.plans.lines_of",
+    "a scope of gc": "api.guarantee.health_checks._age api.jobs.results._bounds",
+    "a section of the job file": "job.job_spec._with_sections job.overrides._rivals "
+    "job.sweep._variant job.tpu_keys._below_any_of",
+    "a backend, or an extra of a package": "job.rules.cross_field_rules._environment "
+    "job.rules.cross_field_rules._profile "
+    "text.scripts.of_training text.scripts.Environment.without_tpu places.vms.plans.lines_of",
 }
 IMPORTS = {  # of modules of one place
-    "client.slices.offers": "asks the API what a project has",
-    "client.jobs.planning": "`export` prints the objects of a cluster",
+    "api.slices.offers": "asks the API what a project has",
+    "api.jobs.planning": "`export` prints the objects of a cluster",
 }
 KINDS, TABLE = (
     {*place_traits.NAMES, *(cloud for name in place_traits.NAMES for cloud in place_traits.traits_on(name).clouds)},

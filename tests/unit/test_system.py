@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.promise.ledger.clocks import Anchor, anchored
-from orchestrator.system import boot_clock, open_files, socket_owner, whole_file
+from orchestrator.system import boot_clock, open_files, sockets, whole_file
 from tests.waiting import HANG_S
 
 NAMELESS = "a boot without a name"
@@ -98,7 +98,7 @@ def test_a_system_that_names_no_boot_counts_as_never_restarted_and_less_time_see
 
 ASK = """
 import resource
-from orchestrator import open_files
+from orchestrator.system import open_files
 print(open_files.allow({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
@@ -147,14 +147,14 @@ def accepted(opened: ExitStack, server: socket.socket) -> socket.socket:
 def test_our_own_process_is_ours(opened: ExitStack, host: str) -> None:
     server = listener(opened, host)
     opened.enter_context(socket.create_connection(server.getsockname()[:2]))
-    assert socket_owner.is_ours(accepted(opened, server))
+    assert sockets.is_ours(accepted(opened, server))
 
 
 def test_our_own_process_is_ours_by_an_ipv6_socket_to_an_ipv4_address(opened: ExitStack) -> None:
     server = listener(opened)
     client = opened.enter_context(socket.socket(socket.AF_INET6))
     client.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
-    assert socket_owner.is_ours(accepted(opened, server))
+    assert sockets.is_ours(accepted(opened, server))
 
 
 def test_to_another_user_we_are_not_theirs_even_as_root(opened: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_to_another_user_we_are_not_theirs_even_as_root(opened: ExitStack, monke
     opened.enter_context(socket.create_connection(server.getsockname()))
     connection = accepted(opened, server)
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY - 1)
-    assert not socket_owner.is_ours(connection)
+    assert not sockets.is_ours(connection)
 
 
 def test_a_connection_that_its_process_closed_is_nobodys(opened: ExitStack) -> None:
@@ -170,7 +170,7 @@ def test_a_connection_that_its_process_closed_is_nobodys(opened: ExitStack) -> N
     with socket.create_connection(server.getsockname()) as client:
         connection = accepted(opened, server)
         client.sendall(b"PUT")
-    assert not socket_owner.is_ours(connection)
+    assert not sockets.is_ours(connection)
     assert connection.recv(3) == b"PUT", "and yet it can be read"
 
 
@@ -186,9 +186,9 @@ def test_a_connection_that_was_reset_is_nobodys_even_when_we_take_its_port(opene
     ours = opened.enter_context(socket.socket())
     ours.bind(name)
     ours.connect(server.getsockname())
-    assert not socket_owner.is_ours(connection)
+    assert not sockets.is_ours(connection)
     assert connection.recv(3) == b"PUT"
-    assert socket_owner.is_ours(accepted(opened, server))
+    assert sockets.is_ours(accepted(opened, server))
 
 
 def test_a_process_of_another_user_is_not_ours(opened: ExitStack) -> None:
@@ -199,7 +199,7 @@ def test_a_process_of_another_user_is_not_ours(opened: ExitStack) -> None:
     argv = ["/bin/bash", "-c", script]
     with subprocess.Popen(argv, cwd="/", user=NOBODY, group=NOBODY, extra_groups=[]) as theirs:
         connection = accepted(opened, server)
-        assert not socket_owner.is_ours(connection)
+        assert not sockets.is_ours(connection)
         connection.close()
     assert theirs.returncode == 1, "it waited for our answer"
 
@@ -207,14 +207,14 @@ def test_a_process_of_another_user_is_not_ours(opened: ExitStack) -> None:
 def test_where_only_the_processes_can_be_asked_a_closed_connection_costs_no_look_at_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(socket_owner, "_held_by_us", lambda *_: None)
-    monkeypatch.setattr(socket_owner, "_held_by_a_process", lambda *_: pytest.fail("it looked"))
+    monkeypatch.setattr(sockets, "_held_by_us", lambda *_: None)
+    monkeypatch.setattr(sockets, "_held_by_a_process", lambda *_: pytest.fail("it looked"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         with server.accept()[0] as connection:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-            assert not socket_owner.is_ours(connection)
+            assert not sockets.is_ours(connection)
 
 
 # -- from the client's end -------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def test_a_server_of_ours_is_expected_until_it_accepts(opened: ExitStack) -> Non
     server = listener(opened)
     client = opened.enter_context(socket.create_connection(server.getsockname()))
     with pytest.raises(TimeoutError):
-        socket_owner.expect_ours(client, timeout_s=0)
+        sockets.expect_ours(client, timeout_s=0)
     accepted(opened, server)
-    socket_owner.expect_ours(client, timeout_s=HANG_S)
+    sockets.expect_ours(client, timeout_s=HANG_S)
 
 
 def test_a_server_that_is_gone_is_not_waited_for(opened: ExitStack) -> None:
@@ -234,7 +234,7 @@ def test_a_server_that_is_gone_is_not_waited_for(opened: ExitStack) -> None:
     client = opened.enter_context(socket.create_connection(server.getsockname()))
     server.close()
     with pytest.raises(OSError) as gone:
-        socket_owner.expect_ours(client, timeout_s=HANG_S)
+        sockets.expect_ours(client, timeout_s=HANG_S)
     assert not isinstance(gone.value, TimeoutError)
 
 

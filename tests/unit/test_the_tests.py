@@ -9,9 +9,9 @@ import pytest
 from orchestrator.promise.lease.lease import Intent
 from orchestrator.promise.ledger.ledger import Ledger
 from tests import evidence, surroundings
+from tests.fakes.leases import lease_and_request
 from tests.faults import bounds
 from tests.faults.bounds import Bounds
-from tests.leases import lease_and_request
 
 LEASE, _ = lease_and_request()
 

@@ -9,15 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
+import tpujob
+from orchestrator.api.functions import outcome
+from orchestrator.api.functions.outcome import columns_of, sweep_of_calls
 from orchestrator.api.functions.source import check_module, examine
 from orchestrator.api.functions.values import Grid, as_json, calls_of, json_text
+from orchestrator.api.jobs.job import Job, Limits, Tpu, Train
 from orchestrator.api.session.arguments import Duration
+from orchestrator.api.session.events import RunResult
 from orchestrator.errors import TpujobError, UserError
+from orchestrator.report.comparison.figures import FUNCTION_ENTRY
+from orchestrator.text.names import to_job_name
 
 if TYPE_CHECKING:
-    from orchestrator.api.client import Client, Run
-    from orchestrator.api.job import Job, StrPath
-    from orchestrator.api.session.events import RunResult
+    from orchestrator.api.jobs.job import StrPath
+    from tpujob import Client, Job, Run, RunResult
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,9 +95,6 @@ class RemoteFunction(Generic[P, R]):
 
         Raises UserError and TypeError for a grid that cannot be run: then nothing was created. Raises Interrupted after Ctrl-C.
         """
-        from orchestrator.api.functions import outcome
-        from orchestrator.api.functions.outcome import columns_of, sweep_of_calls
-
         calls = calls_of(grid)
         signature = inspect.signature(self._function)
         jobs = [self._job(*call) for call in calls]
@@ -105,30 +108,19 @@ class RemoteFunction(Generic[P, R]):
 
         Raises what the run raises; ArtifactError if it left no value.
         """
-        from orchestrator.api.functions import outcome
-        from orchestrator.api.session.events import RunResult
-
         if not isinstance(run, RunResult):
             client = self._made_client() if isinstance(run, str) else run._client
             run = client.attach(run, on_event=client.on_event or outcome.Printer())
         return cast(R, outcome.value_of(run))
 
     def _run(self, client: Client, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-        from orchestrator.api.functions import outcome
-
         result = client.run(self._job(args, kwargs), on_event=client.on_event or outcome.Printer())
         return cast(R, outcome.value_of(result))
 
     def _made_client(self) -> Client:
-        from orchestrator.api.client import Client
-
-        return self._client or Client()
+        return self._client or tpujob.Client()
 
     def _job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
-        from orchestrator.api.job import Job, Train
-        from orchestrator.report.comparison.figures import FUNCTION_ENTRY
-        from orchestrator.text.names import to_job_name
-
         source, code = self._source, self._fields["code"]
         if source.module is not None:
             check_module(inspect.unwrap(self._function), source, None if code is None else Path(code))
@@ -174,6 +166,13 @@ def function(
 ) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]:
     """Return a decorator: a call of the decorated function runs on a TPU, and returns its value.
 
+    Example:
+        @tpujob.function("v5e-8", zone="us-central1")
+        def double(x: int) -> int:
+            return 2 * x
+
+        print(double(21))
+
     Each call gets a slice, which is proven absent when the call ends, or runs on one that `up` holds. Every worker calls the
     function once, in a plain process; the value of worker 0 counts. With another `backend`, every core of every worker calls
     it, as an `entry` of `train:` with torch_xla (`"xla"`) and so on. Parameters `backend=None` and `run=None` that a call
@@ -190,7 +189,6 @@ def function(
     """
     if callable(accelerator):
         raise UserError("write `@tpujob.function()`, with parentheses, in which an accelerator may stand")
-    from orchestrator.api.job import Limits, Tpu
 
     fields = {
         "tpu": Tpu(accelerator=accelerator, zone=zone, spot=spot),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from orchestrator.api.functions.values import Call
-from orchestrator.api.job import Job, spec_of
+from orchestrator.api.jobs.job import Job, spec_of
 from orchestrator.api.session.events import (
     Alert,
     Event,
@@ -31,7 +31,7 @@ from orchestrator.api.session.events import (
 )
 from orchestrator.api.session.shown_logs import ShownLogs
 from orchestrator.errors import ArtifactError, PayloadFailed, RemoteFunctionError, TpujobError, UserError
-from orchestrator.job import params
+from orchestrator.job.source import params
 from orchestrator.job.sweep import MAX_PARALLEL, MAX_VARIANTS, Sweep, Variant, labels
 from orchestrator.text import parsing
 from orchestrator.text.names import MAX_JOB_NAME_CHARS

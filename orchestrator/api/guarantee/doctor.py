@@ -11,6 +11,7 @@ from orchestrator.api.guarantee import health_checks
 from orchestrator.api.guarantee.access_checks import OF_THE_SETTINGS, AskedWay, access_checks
 from orchestrator.api.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.api.jobs import planning
+from orchestrator.api.jobs.job import spec_of, sweep_of
 from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import CloudError, TpujobError
@@ -77,9 +78,8 @@ def way_of(file: Path | None, via: str | None) -> AskedWay:
     """Return the way that `access:` of a job file asks for, and `via` before that. Raises JobSpecError, UserError."""
     wish, of, zone = AccessWish(via=via), "with this --via" if via else "", None
     if file is not None:
-        spec, sweep = planning.parted(planning.read(planning.JobRequest(file))[0])
-        spec = spec if sweep is None else sweep.variants[0].spec
-        assert spec is not None, "it is the one or the other"
+        found = planning.read(planning.JobRequest(file))
+        spec = sweep_of(found).variants[0].spec if found.is_sweep else spec_of(found)
         wish, of = wish.over(spec.access.wish), f"of the job {spec.name}{f' {of}' if of else ''}"
         places = [place for one in spec.tpu.alternatives for place in one.zone]
         zone = next((place for place in places if place in (*catalog.zones(), *catalog.regions())), None)

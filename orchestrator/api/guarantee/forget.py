@@ -5,14 +5,15 @@ from enum import StrEnum
 
 from orchestrator import traits
 from orchestrator.api.session import lookup
-from orchestrator.api.session.session import Session, unchecked
+from orchestrator.api.session.session import Session
 from orchestrator.errors import Interrupted, TpujobError, UserError
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.effects.retry import until
 from orchestrator.promise.lease import absence
+from orchestrator.promise.lease.absence import Released, unchecked
 from orchestrator.promise.lease.cloud_api import SliceState
 from orchestrator.promise.lease.lease import Forgotten, Lease, LeaseState
-from orchestrator.promise.release import Released, release, remove_key, try_record
+from orchestrator.promise.release import release, remove_key, try_record
 from orchestrator.text.units import day_clock
 
 ONE_TRY_S = 3.0

@@ -8,17 +8,24 @@ import sys
 from pathlib import Path
 
 from orchestrator import settings
+from orchestrator.api import results
 from orchestrator.api.session.events import Alert, Event, Failure, Notice, Reporter
 from orchestrator.api.session.session import Session
+from orchestrator.promise.lease.run_and_attempt import RunRecord
 
 BUDGET_S = 3600.0
 
 
 def main() -> None:
-    session = Session(settings.resolve(None, None, os.environ), Path(sys.argv[1]), Reporter(_log), light=True)
+    target = settings.resolve(None, None, os.environ)
+    session = Session(target, Path(sys.argv[1]), Reporter(_log), light=True, after_end=_after_end)
     session.recover(budget_s=BUDGET_S)
     sys.stderr.flush()
     os._exit(session.exit_code())  # abandoned network threads must not keep the process
+
+
+def _after_end(session: Session, run: RunRecord) -> None:
+    results.pages.of_another_process(session, run)
 
 
 def _log(event: Event) -> None:

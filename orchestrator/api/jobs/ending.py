@@ -21,10 +21,10 @@ from orchestrator.api.slices.down import SliceRelease
 from orchestrator.errors import ArtifactError, TpujobError, UserError
 from orchestrator.hosts.transfer.collect import Beside, CollectRequest
 from orchestrator.places.leased import STOP_GRACE_S
+from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.promise.ledger.rows import SweepRecord
-from orchestrator.promise.release import Released
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.report.rows import collected

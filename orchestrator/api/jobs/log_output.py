@@ -19,7 +19,7 @@ from orchestrator.text.redaction import RedactedStream
 from orchestrator.text.terminal import LeftOut, LineSplitter, gap_line
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
 
 
 LINE_BYTES = 1 << 16  # in which the end of a line is looked for

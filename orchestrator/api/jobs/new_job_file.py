@@ -12,7 +12,7 @@ import yaml
 
 import orchestrator
 from orchestrator.errors import ConfigError, UserError
-from orchestrator.job import yaml_source
+from orchestrator.job.source import yaml_source
 from orchestrator.system import whole_file
 from orchestrator.text import parsing
 

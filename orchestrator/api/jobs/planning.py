@@ -9,36 +9,34 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import places
+from orchestrator.api.jobs.job import PROGRAMS, CheckedJob, read_file, spec_of, sweep_of
+from orchestrator.api.jobs.new_job_file import needs_of
 from orchestrator.errors import UserError
+from orchestrator.job.rules.env import secret_values
 from orchestrator.places.place import Wish
 from orchestrator.places.preparation import buckets, code, requirements
 from orchestrator.places.preparation.code import ship_line, ship_shape, survey_of
 from orchestrator.text import names
-from orchestrator.text.terminal import printable
 from orchestrator.text.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.api.session.events import Reporter
     from orchestrator.api.session.session import Session
     from orchestrator.capacity.plan import Candidate, Plan
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.job.overrides import Override
-    from orchestrator.job.sweep import Sweep
     from orchestrator.places.gke.preparation import Prepared
     from orchestrator.text.terminal import Table
 
 
-PROGRAMS = {".py": "python ", ".sh": "bash ", ".ipynb": "jupyter execute "}  # what may be named in place of a job file
 # A word of a text for bash, as far as a name needs it.
 _WORD = re.compile(r"""[;&|\n()<>]+|"[^"]*"|'[^']*'|[^\s;&|()<>]+""")
 
@@ -82,17 +80,17 @@ class JobRequest:
         yield from self.more
 
 
-def read(request: JobRequest) -> tuple[JobSpec | Sweep, Path]:
-    """Return the job or the sweep, checked, and the path to whose directory its paths are relative.
+def read(request: JobRequest) -> CheckedJob:
+    """Return the job or the sweep of a command line, checked.
 
     Raises JobSpecError with the lines of all mistakes, UserError for a file or an option that cannot be read.
     """
-    from orchestrator.api.jobs.new_job_file import needs_of
     from orchestrator.job import sweep
 
     overrides = list(request.overrides())
     if request.file is not None:
-        return sweep.load(read_file(request.file), path=str(request.file), overrides=overrides), request.file
+        found = sweep.load(read_file(request.file), path=str(request.file), overrides=overrides)
+        return CheckedJob(found, request.file)
     if not request.command:
         hint = "`tpujob run -- python train.py` runs a script of this directory; `tpujob init` writes a job file for it"
         raise UserError("there is nothing to run: name a job file, or a command after `--`", hint=hint)
@@ -101,14 +99,7 @@ def read(request: JobRequest) -> tuple[JobSpec | Sweep, Path]:
     if (needs := needs_of(directory)) is not None:
         job["requirements"] = needs
     spec = sweep.from_values(job, overrides)
-    return spec, directory / f"Job({spec.name})"
-
-
-def parted(found: JobSpec | Sweep) -> tuple[JobSpec | None, Sweep | None]:
-    """Return the job or the sweep, each in its place, for callers that do not import the job file's reader themselves."""
-    from orchestrator.job.keys.job_spec import JobSpec
-
-    return (found, None) if isinstance(found, JobSpec) else (None, found)
+    return CheckedJob(spec, directory / f"Job({spec.name})")
 
 
 def _command(words: Sequence[str]) -> str | list[str]:
@@ -156,37 +147,9 @@ def working_directory() -> Path:
     return directory
 
 
-def read_file(path: Path) -> bytes:
-    """Return the file's bytes, at most one more than a job file may have. Raises UserError."""
-    from orchestrator.job.keys import job_spec
-
-    if path.suffix in PROGRAMS:
-        hint = f"`tpujob run -- {PROGRAMS[path.suffix]}{shlex.quote(str(path))}` runs it"
-        raise UserError(f"{path} is a program, not a job file", hint=hint)
-    try:
-        with path.open("rb") as file:
-            return file.read(job_spec.MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: there is no such file{_meant(path)}") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a directory; name a job file") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _meant(path: Path) -> str:
-    """Return the job file beside `path` whose name is nearly that one, as a question; else an empty text."""
-    with suppress(OSError):
-        beside = {each.stem: each for each in path.parent.iterdir() if each.suffix in (".yaml", ".yml")}
-        for stem in get_close_matches(path.stem, beside, n=1):
-            return f"; did you mean `{printable(str(beside[stem]))}`?"
-    return ""
-
-
 def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
     """Return the job's variables, resolved. Hides their secrets in all later events, and reports the job's warnings."""
-    from orchestrator.job.keys import job_spec
-    from orchestrator.job.rules.env import secret_values
+    from orchestrator.job import job_spec
 
     env = job_spec.resolve_env(spec, os.environ)
     reporter.secrets.add(*secret_values(spec.env, os.environ))
@@ -321,15 +284,13 @@ def _read(session: Session, job: JobRequest, gke: Mapping[str, str | None]) -> t
 
 
 def _one_job(request: JobRequest) -> tuple[JobSpec, Path]:
-    from orchestrator.job.keys.job_spec import JobSpec
-
-    found, path = read(request)
-    if isinstance(found, JobSpec):
-        return found, path
-    raise UserError(
-        f"{found.name} is a sweep of {len(found.variants)} jobs, where one is expected",
-        hint="`tpujob run` runs its variants; `tpujob export` takes a file of one job",
-    )
+    found = read(request)
+    if found.is_sweep:
+        raise UserError(
+            f"{found.name} is a sweep of {len(sweep_of(found).variants)} jobs, where one is expected",
+            hint="`tpujob run` runs its variants; `tpujob export` takes a file of one job",
+        )
+    return spec_of(found), found.path
 
 
 def _is_set(spec: JobSpec, at: tuple[str, ...]) -> bool:

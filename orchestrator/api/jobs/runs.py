@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import places
 from orchestrator.api.jobs import planning, results
 from orchestrator.api.jobs.log_output import JobOutput, make_directory
-from orchestrator.api.jobs.sleep_inhibitor import awake
 from orchestrator.api.results import pages
 from orchestrator.api.results.logs import stored_lines, worker_count
 from orchestrator.api.session import lookup, shown_logs
 from orchestrator.api.session.events import RunResult, Workers, relative
 from orchestrator.api.session.session import LOCK_POLL_S, RECOVERY_S, Session
 from orchestrator.api.session.shown_logs import Choice
+from orchestrator.api.session.sleep_inhibitor import awake
 from orchestrator.errors import TpujobError, UserError
 from orchestrator.places.place import Prepared, Stay, Wish
 from orchestrator.places.preparation import code, requirements
@@ -41,7 +41,7 @@ from orchestrator.run.progress import Outcome
 from orchestrator.system import whole_file
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
 
 
 DOCTOR = "tpujob doctor"

@@ -12,9 +12,9 @@ from orchestrator.errors import UserError
 from orchestrator.promise.lease.lease import Lease, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
-from orchestrator.report.money import spending
-from orchestrator.report.money.spending import HERE, Bill, By, CostReport, Paid, Period, Work
+from orchestrator.report import spending
 from orchestrator.report.rows import costs
+from orchestrator.report.spending import HERE, Bill, BilledInterval, By, CostReport, Period, Work
 from orchestrator.text.units import parse_duration
 
 NOTE = f"an estimate by {catalog.PRICES_AS_OF}, of what this machine ran; not an invoice"
@@ -87,7 +87,7 @@ def _read(since: str) -> date | timedelta:
 
 def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
     """Yield the bills of every cloud. `now`: the ledger's time of a cloud, in unix seconds."""
-    paid: dict[str, list[Paid]] = defaultdict(list)
+    paid: dict[str, list[BilledInterval]] = defaultdict(list)
     work: dict[str, list[Work]] = defaultdict(list)
     for run, _ in ledger.runs():
         at = now(run.cloud)
@@ -95,7 +95,7 @@ def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
             yield from _local(ledger, run, at)
             continue
         for share in costs.shares(ledger, run, at):
-            paid[share.lease.id].append(Paid(run.id, _job(run), share.since, share.until))
+            paid[share.lease.id].append(BilledInterval(run.id, _job(run), share.since, share.until))
         for attempt in ledger.attempts_of(run.id):
             if attempt.lease_id is not None:
                 work[attempt.lease_id].append(_work(attempt, costs.began_at(ledger, run, attempt), at))
@@ -106,7 +106,7 @@ def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
 
 
 def _bill(
-    ledger: Ledger, lease: Lease, since: float, now: float, paid: tuple[Paid, ...], work: tuple[Work, ...]
+    ledger: Ledger, lease: Lease, since: float, now: float, paid: tuple[BilledInterval, ...], work: tuple[Work, ...]
 ) -> Bill:
     kind = catalog.lookup(lease.accelerator_type)
     zone = lease.name.zone
@@ -153,7 +153,7 @@ def _local(ledger: Ledger, run: RunRecord, now: float) -> Iterator[Bill]:
             until=until,
             now=now,
             ready_at=since,
-            paid=(Paid(run.id, _job(run), since, now if until is None else until),),
+            paid=(BilledInterval(run.id, _job(run), since, now if until is None else until),),
             work=(_work(attempt, since, now),),
         )
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import places
 from orchestrator.api.session import lookup
 from orchestrator.api.session.events import relative
 from orchestrator.api.session.session import Session
@@ -75,6 +76,12 @@ def find(session: Session, names: Sequence[str]) -> Page:
     begin = "-".join(each[:4] for each in ids[:NAMED])
     more = f"-and-{len(ids) - NAMED}" if len(ids) > NAMED else ""
     return Page(ids, runs / f"compare-{begin}{more}.html", f"{len(ids)} runs")
+
+
+def of_another_process(session: Session, run: RunRecord) -> None:
+    """Write the page of a run whose process was killed, and tidy up after it, as that process would have done."""
+    run_ended(session, run.id, Path(run.directory))
+    places.place_of(run.cloud).tidy(session, run)
 
 
 def run_ended(session: Session, run: str, directory: Path) -> Path | None:

@@ -7,12 +7,14 @@ thread it happens in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.errors import TpujobError
+from orchestrator.report.files.artifact_files import log_directory
 from orchestrator.text.parsing import NotFinite
 from orchestrator.text.redaction import Redactor
 from orchestrator.text.units import format_duration
@@ -272,7 +274,6 @@ class Reporter:
         """A line of the engine."""
         from orchestrator.promise.effects.base import JobClock, SliceWorkers  # its caller has it imported
         from orchestrator.promise.lease.run_and_attempt import WorkerEnd
-        from orchestrator.report.files.artifact_files import log_directory
 
         match told.about:
             case None:
@@ -313,3 +314,39 @@ def relative(path: Path) -> Path:
         return path.relative_to(Path.cwd())
     except (ValueError, FileNotFoundError):  # somewhere else; or the working directory was deleted
         return path
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a worker wrote, without its newline, control characters and secrets."""
+
+    worker: int
+    text: str
+
+
+OnEvent = Callable[[Event], object]
+
+
+@contextmanager
+def listening(on_event: OnEvent | None) -> Iterator[Reporter]:
+    """Yield what reports to `on_event` until that raises; raise its error at the end.
+
+    No error in `on_event` may keep a slice from being released.
+    """
+    raised: list[BaseException] = []
+
+    def tell(event: Event) -> None:
+        if on_event is not None and not raised:
+            try:
+                on_event(event)
+            except BaseException as error:
+                raised.append(error)
+
+    try:
+        yield Reporter(tell)
+    except BaseException as error:
+        for each in raised:
+            error.add_note(f"on_event raised {each!r}")
+        raise
+    if raised:
+        raise raised[0]

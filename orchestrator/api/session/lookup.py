@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 from orchestrator import traits
 from orchestrator.api.session import sweep_progress
-from orchestrator.api.session.session import Session, default_handle
+from orchestrator.api.session.session import Session
 from orchestrator.errors import UnknownRun, UserError
 from orchestrator.promise.lease.lease import Lease, LeaseState, Mode, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, has_uncollected_results
 from orchestrator.promise.ledger.rows import SweepRecord
+from orchestrator.system.user import user_name
+from orchestrator.text import names
 
 Pair = tuple[RunRecord, Attempt]
 
@@ -230,3 +232,8 @@ def _described(lease: Lease) -> str:
     """Return name, node and run of a slice, as messages list it."""
     run = f", run {lease.run}" if lease.run is not None else ""
     return f"{lease.handle} ({lease.name.node}{run})"
+
+
+def default_handle() -> str:
+    """Return the user's name as a valid label value: the name of a slice without a name."""
+    return names.to_job_name(user_name())

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -25,17 +27,19 @@ from orchestrator.errors import (
     Interrupted,
     TeardownUnproven,
     TpujobError,
-    UnknownLease,
 )
 from orchestrator.promise.effects.locks import FileLocks
-from orchestrator.promise.lease.access import KEY_OUTLIVES_S
+from orchestrator.promise.lease import claim_labels
+from orchestrator.promise.lease.absence import Released, unchecked
 from orchestrator.promise.lease.cloud_api import NO_CLOUD
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.settings import Target
 from orchestrator.system import fork, private_files
+from orchestrator.system.user import user_name
 from orchestrator.text import names
+from orchestrator.text.units import clock
 
 if TYPE_CHECKING:
     from orchestrator.places.desk import Emulator
@@ -44,9 +48,9 @@ if TYPE_CHECKING:
     from orchestrator.promise.effects.world import RealWorld
     from orchestrator.promise.lease.cloud_api import Capabilities, Cloud
     from orchestrator.promise.lease.run_and_attempt import RunRecord
-    from orchestrator.promise.release import Released
 
 T = TypeVar("T")
+AfterEnd = Callable[["Session", "RunRecord"], None]
 
 LOCK_POLL_S = 0.1
 RECOVERY_S = 20.0  # how long a command that only reads waits for the proof of an old teardown
@@ -64,8 +68,10 @@ class Session:
         quiet: bool = False,
         light: bool = False,
         cloud_is_named: bool = False,
+        after_end: AfterEnd | None = None,
     ) -> None:
         self.target = target
+        self._after_end = after_end  # called with a run whose process was killed, once it has ended
         self.cloud_is_named = cloud_is_named  # by the caller, not by the settings
         self.directory = directory
         self.reporter = reporter or Reporter()
@@ -93,6 +99,7 @@ class Session:
         quiet: bool = False,
         light: bool = False,
         ends: bool = False,
+        after_end: AfterEnd | None = None,
     ) -> Session:
         """Return a session for this cloud, or for the configured one. Raises ConfigError.
 
@@ -110,11 +117,13 @@ class Session:
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
             private_files.make_directory(directory)
         named = cloud is not None or project is not None
-        return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named)
+        return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named, after_end=after_end)
 
     def beside(self, reporter: Reporter) -> Session:
         """Return another session of the same cloud, for another thread."""
-        return Session(self.target, self.directory, reporter, cloud_is_named=self.cloud_is_named)
+        return Session(
+            self.target, self.directory, reporter, cloud_is_named=self.cloud_is_named, after_end=self._after_end
+        )
 
     # -- the world ------------------------------------------------------------------------------------------------
 
@@ -263,8 +272,6 @@ class Session:
     @property
     def owner(self) -> str:
         """The owner id of this user on this machine, as in node names."""
-        import socket
-
         return names.owner_id(user_name(), socket.gethostname())
 
     # -- what is owed ---------------------------------------------------------------------------------------------
@@ -284,19 +291,13 @@ class Session:
         if open_before or self.ledger.open_leases():
             self._recover(budget_s, spare, look)
             self._report_ended(open_before)
-        self._forget_gone()  # last: an OS Login that does not answer delays no release
+        self._forget_left_keys()  # last: an OS Login that does not answer delays no release
 
     def _report_ended(self, runs: set[str]) -> None:
-        """Write the pages of those of these runs that have ended, and tidy up after them.
-
-        Of one that was killed, no process of its own does.
-        """
+        """Tell of those of these runs that have ended: no process of their own does."""
         for run_id in runs - {attempt.run_id for attempt in self.ledger.attempts_open()}:
-            from orchestrator.api.results import pages
-
-            found, _ = self.ledger.run(run_id)
-            pages.run_ended(self, run_id, Path(found.directory))
-            places.place_of(found.cloud).tidy(self, found)
+            if self._after_end is not None:
+                self._after_end(self, self.ledger.run(run_id)[0])
 
     def _recover(self, budget_s: float, spare: str | None, look: bool) -> None:
         from orchestrator.promise.recover import close_attempts, overdue, recover
@@ -346,8 +347,6 @@ class Session:
 
     def note(self, released: Released) -> None:
         """Report how a release ended, and remember it for the exit code."""
-        from orchestrator.text.units import clock
-
         if released.gone:
             self.unproven.pop(released.lease.id, None)
             self.forget_keys(released.lease.id)
@@ -360,7 +359,6 @@ class Session:
         self._alert(released)
 
     def _alert(self, released: Released) -> None:
-        from orchestrator.promise.lease import claim_labels
         from orchestrator.report.messages import unproven_alert
 
         lease = released.lease
@@ -370,57 +368,19 @@ class Session:
         )
         self.reporter.alert(unproven_alert(released, self._connections.guardian_words, watchdog_by=watchdog_by))
 
-    def note_overdue(self) -> None:
-        """Report deletions of other processes that take longer than they should."""
-        for lease in self.ledger.open_leases():
-            slow_s = 2 * settings.timings_of(lease.cloud, os.environ).absent_s
-            slow = lease.down_at is not None and self.now(lease.cloud) - lease.down_at >= slow_s
-            if slow and lease.id not in self.unproven:
-                self.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))
-
     def forget_keys(self, lease_id: str) -> None:
         """Delete the SSH keys of a slice that is gone. Its directory stays while its key is left in the OS Login profile."""
-        import shutil
-
         directory = self.directory / "leases" / lease_id
         shutil.rmtree(directory, ignore_errors=True)
         if lease_id in self.keys_left:
             with contextlib.suppress(OSError):  # a full disk: then the key goes when it expires
                 private_files.make_directory(directory)
 
-    def _forget_gone(self) -> None:
-        """Delete what is left of the SSH keys of slices that are gone: by a process that was killed, or in OS Login."""
-        answers = True
-        for directory in (self.directory / "leases").glob("*"):
-            with contextlib.suppress(UnknownLease):  # another process drafts it
-                lease = self.ledger.lease(directory.name)
-                if not lease.open:
-                    answers = self._remove_left_key(lease, answers)
-                    self.forget_keys(lease.id)
+    def _forget_left_keys(self) -> None:
+        from orchestrator.api.session.left_keys import forget_gone  # few commands find any
 
-    def _remove_left_key(self, lease: Lease, answers: bool) -> bool:
-        """Try once to remove the key of a slice that is gone from the OS Login profile, unless it has expired.
-
-        Return whether OS Login `answers`; where it does not, it is not asked for the next key.
-        """
-        if not lease.route.os_login or self.now(lease.cloud) > lease.deadline + KEY_OUTLIVES_S:
-            return answers
-        from orchestrator.promise.effects.cloud import RevokeLogin
-
-        async def revoke() -> None:
-            await RevokeLogin(lease)
-
-        self.keys_left.add(lease.id)
-        try:
-            if answers:
-                self.run(revoke(), lease.cloud)
-        except Interrupted:
-            raise  # Ctrl-C is for the command
-        except CloudUnavailable:
-            return False
-        except TpujobError:
-            pass  # the command that released the slice said so
-        return answers
+        if any((self.directory / "leases").glob("*")):
+            forget_gone(self)
 
     def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
         """Delete the SSH keys of these leases, but those of `kept` and of slices that are not proven gone."""
@@ -443,26 +403,3 @@ class Session:
         self.reporter.notice("wait", f"another tpujob process has the lock `{name}`; waiting for its end")
         while not self.locks.lock(name):
             time.sleep(LOCK_POLL_S)
-
-
-def unchecked(lease: Lease, error: TpujobError) -> Released:
-    """Return a release without a proof, of a slice about which the cloud was not asked."""
-    from orchestrator.promise.lease.absence import Verdict
-    from orchestrator.promise.release import Released
-
-    return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
-
-
-def user_name() -> str:
-    """Return the name of the user of this process."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container that runs as a number
-        return f"user{os.getuid()}"
-
-
-def default_handle() -> str:
-    """Return the user's name as a valid label value: the name of a slice without a name."""
-    return names.to_job_name(user_name())

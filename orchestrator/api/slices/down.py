@@ -9,14 +9,15 @@ from typing import Self
 
 from orchestrator import catalog, traits
 from orchestrator.api.session import lookup
-from orchestrator.api.session.session import Session, default_handle
+from orchestrator.api.session.lookup import default_handle
+from orchestrator.api.session.session import Session
 from orchestrator.api.slices import inventory
 from orchestrator.api.slices.inventory import ProjectInventory
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
+from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.claim_labels import adopted
 from orchestrator.promise.lease.cloud_api import SliceView
 from orchestrator.promise.lease.lease import DOWN, Intent, Lease, Mode, Purpose
-from orchestrator.promise.release import Released
 from orchestrator.run import up_and_down
 from orchestrator.text import names
 

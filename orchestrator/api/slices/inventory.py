@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cloud_tpu_emulator.daemon import control
 from orchestrator import places
 from orchestrator import traits as place_traits
 from orchestrator.api.session.session import Session
@@ -160,8 +161,6 @@ def _begin(
 
 def _has_no_emulator(session: Session, kind: str) -> bool:
     """An emulator that does not run has no slices, and is not started to be asked."""
-    from cloud_tpu_emulator.daemon import control
-
     own = place_traits.is_emulated(kind) and session.target.endpoint is None
     return own and control.running(session.emulator_directory) is None
 

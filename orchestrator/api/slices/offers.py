@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog
+from orchestrator.api.session import connections
 from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.capacity.availability import Availability
@@ -20,7 +22,7 @@ from orchestrator.errors import CloudError, UserError
 from orchestrator.places.vms.plans import AVAILABILITY, asked_project, known_availability
 from orchestrator.report.offers import MANY_HOSTS, Offered, chosen, offered
 from orchestrator.system import whole_file
-from orchestrator.text.names import shown
+from orchestrator.text.names import for_display
 
 if TYPE_CHECKING:
     from orchestrator.places.tpu.api.light_client import LightApi
@@ -31,8 +33,6 @@ AT_ONCE = 8  # zones that are asked at the same time
 
 def ask_again(session: Session) -> Availability:
     """Ask every zone, keep the answer and return it. Raises CloudError when no zone answers."""
-    from orchestrator.api.session import connections  # `offers` without --refresh needs neither
-
     cloud = connections.connect(session.target, session.reporter.secrets)
     zones = cloud.zones(session.target.project).rows
     found = _ask(cloud, session.target.project, zones, asked_project(session), session.reporter)
@@ -41,8 +41,6 @@ def ask_again(session: Session) -> Availability:
 
 
 def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str, reporter: Reporter) -> Availability:
-    from concurrent.futures import ThreadPoolExecutor  # as above
-
     answers: dict[str, tuple[str, ...]] = {}
     errors: dict[str, CloudError] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -133,6 +131,6 @@ def _zones(text: str | None, rows_of: set[str]) -> tuple[str, ...]:
     for place in split_places(text or ""):
         meant = [zone for zone in sorted(rows_of) if place in (zone, zone.rpartition("-")[0])]
         if not meant:
-            raise UserError(f"--zone `{shown(place)}` has no TPUs, by the price table", hint=places_near(place))
+            raise UserError(f"--zone `{for_display(place)}` has no TPUs, by the price table", hint=places_near(place))
         found += meant
     return tuple(dict.fromkeys(found))

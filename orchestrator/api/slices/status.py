@@ -13,9 +13,9 @@ from orchestrator.api.session.session import Session
 from orchestrator.api.session.sweep_progress import SweepProgress
 from orchestrator.api.slices import inventory
 from orchestrator.api.slices.inventory import ProjectInventory
-from orchestrator.errors import CloudError, TpujobError
+from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
 from orchestrator.promise.lease import claim_labels, guest_reports
-from orchestrator.promise.lease.absence import is_ours
+from orchestrator.promise.lease.absence import is_ours, unchecked
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState
@@ -133,7 +133,7 @@ def status(session: Session) -> Status:
     before = {lease.id for lease in session.ledger.open_leases()}
     asked = inventory.ask(session, session.ledger.open_leases())
     session.recover(look=all(each.complete for each in asked))
-    session.note_overdue()
+    _note_overdue(session)
     target = session.target
     rows = tuple(_rows(session, asked, before))
     not_asked = _google_not_asked(session, asked)
@@ -322,3 +322,12 @@ def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark
         remark=remark,
         now=now,
     )
+
+
+def _note_overdue(session: Session) -> None:
+    """Report deletions of other processes that take longer than they should."""
+    for lease in session.ledger.open_leases():
+        slow_s = 2 * settings.timings_of(lease.cloud, os.environ).absent_s
+        slow = lease.down_at is not None and session.now(lease.cloud) - lease.down_at >= slow_s
+        if slow and lease.id not in session.unproven:
+            session.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))

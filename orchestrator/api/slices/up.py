@@ -10,7 +10,8 @@ from typing import Any
 
 from orchestrator import catalog
 from orchestrator.api.session import lookup
-from orchestrator.api.session.session import Session, default_handle
+from orchestrator.api.session.lookup import default_handle
+from orchestrator.api.session.session import Session
 from orchestrator.api.slices.shell import write_down
 from orchestrator.capacity.capacity_request import CapacityRequest, Provisioning
 from orchestrator.capacity.location_rules import runtime_doubt

@@ -35,7 +35,7 @@ from orchestrator.promise.lease.run_and_attempt import AttemptState, SweepEnded
 from orchestrator.run.job_run import Lane, release_lane
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.job.sweep import Variant
 
 

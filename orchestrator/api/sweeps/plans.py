@@ -87,7 +87,7 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
 
 def check(session: Session, sweep: Sweep, path: Path) -> None:
     """Raise UserError for what any variant lacks, before the first one is run."""
-    from orchestrator.job.keys.job_spec import resolve_env  # imports pydantic, which `run --help` does not need
+    from orchestrator.job.job_spec import resolve_env  # imports pydantic, which `run --help` does not need
 
     for line in dict.fromkeys(line for each in sweep.variants for line in requirements.warnings(each.spec, path)):
         session.reporter.notice("warning", line)

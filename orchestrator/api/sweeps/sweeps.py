@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import traits
 from orchestrator.api.jobs import results
-from orchestrator.api.jobs.sleep_inhibitor import awake
 from orchestrator.api.results import pages
 from orchestrator.api.session.events import Reporter, SweepResult, VariantResult
 from orchestrator.api.session.session import Session
 from orchestrator.api.session.shown_logs import Choice
+from orchestrator.api.session.sleep_inhibitor import awake
 from orchestrator.api.session.sweep_progress import living_records, lock_of
 from orchestrator.api.sweeps import plans
 from orchestrator.api.sweeps.lanes import Board, LaneThread, LaneWork, result_of
@@ -43,7 +43,7 @@ from orchestrator.promise.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.text import names
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.job.sweep import Sweep
 
 

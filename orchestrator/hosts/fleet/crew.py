@@ -11,8 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerState, WorkerStatus
 from orchestrator.hosts.fleet.on_workers import Forwarded
-from orchestrator.hosts.shipping.sending import PushResult
-from orchestrator.hosts.shipping.shipment import OnProgress, Shipment
+from orchestrator.hosts.shipping.shipment import OnProgress, PushResult, Shipment
 from orchestrator.hosts.ssh.fan_out import Wakeup
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collection import Collection

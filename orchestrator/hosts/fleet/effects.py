@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from orchestrator.hosts.shipping.shipment import paced
 from orchestrator.promise.effects.base import Effect, QuickEffect, Report, T, World
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.promise.lease.lease import Lease
@@ -13,11 +14,10 @@ from orchestrator.promise.lease.run_and_attempt import SavedState
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetPort, FleetStatus, StartedCrew, StartRequest, WorkerFacts
-    from orchestrator.hosts.shipping.sending import PushResult
-    from orchestrator.hosts.shipping.shipment import OnProgress, Shipment
+    from orchestrator.hosts.fleet.saved_work import SavedWork
+    from orchestrator.hosts.shipping.shipment import OnProgress, PushResult, Shipment
     from orchestrator.hosts.transfer.collect import CollectionProgress, CollectRequest, CollectResult
     from orchestrator.hosts.transfer.collection import Collection
-    from orchestrator.hosts.transfer.saved_work import SavedWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Connect(Effect["Crew"]):
     deadline_s: float
 
     def perform(self, world: World) -> Crew:
-        return world.connect(self.lease, self.workers, self.deadline_s)
+        return cast("Crew", world.connect(self.lease, self.workers, self.deadline_s))  # of the lease's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +216,6 @@ class RestoreWork(Effect["tuple[str | None, ...]"]):
 
 
 def _progress(world: World, stage: str) -> OnProgress:
-    from orchestrator.hosts.shipping.shipment import paced
-
     return paced(lambda text: world.report(Report(stage, text, passing=True)))
 
 

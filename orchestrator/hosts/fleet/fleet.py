@@ -18,8 +18,8 @@ from orchestrator.hosts.fleet.connecting import Connecting, check_limits
 from orchestrator.hosts.fleet.crew import FleetStatus, Following, Sink, StartRequest, WorkerFacts, locked
 from orchestrator.hosts.fleet.follow import Follower, Heartbeats, WorkerState, WorkerStatus
 from orchestrator.hosts.fleet.on_workers import Forwarded, Output, PortForward, SideBySide
-from orchestrator.hosts.shipping.sending import PushResult, Sending
-from orchestrator.hosts.shipping.shipment import OnProgress, Shipment
+from orchestrator.hosts.shipping.sending import Sending
+from orchestrator.hosts.shipping.shipment import OnProgress, PushResult, Shipment
 from orchestrator.hosts.ssh.call import Completed, WorkerCall, run
 from orchestrator.hosts.ssh.connection import Connection, Credentials
 from orchestrator.hosts.ssh.dial import Dialer, Direct

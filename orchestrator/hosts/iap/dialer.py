@@ -23,9 +23,9 @@ from orchestrator.errors import ConfigError, TpujobError, Unreachable
 from orchestrator.hosts.iap import relay_session
 from orchestrator.hosts.iap.relay_session import RelaySession, RelayTarget
 from orchestrator.hosts.iap.tunnel import CLOSE_S, MESSAGE_BYTES, ORIGIN, Closed, Tunnel, receive
-from orchestrator.hosts.ssh.dial import set_options
 from orchestrator.promise.lease.cloud_api import Bearer
-from orchestrator.system import fork, socket_owner
+from orchestrator.system import fork, sockets
+from orchestrator.system.sockets import set_options
 
 if TYPE_CHECKING:
     import ssl
@@ -142,7 +142,7 @@ async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[a
     async def check_peer(*_: object) -> None:
         """Raise before anything is sent to a port that a process of another user has taken over."""
         if relay.emulated:
-            await asyncio.to_thread(socket_owner.expect_ours, made[-1], PEER_S)
+            await asyncio.to_thread(sockets.expect_ours, made[-1], PEER_S)
 
     async def refuse(_session: object, _context: object, redirected: aiohttp.TraceRequestRedirectParams) -> None:
         """Raise before anything is sent to another place."""

@@ -1,7 +1,7 @@
 """Sends a shipment to a worker: the worker says which contents it lacks, and gets these in one stream of blocks.
 
-`vm/files/receive.py` is the other end. Neither trusts the other: a worker can ask for nothing but contents of this manifest, and it
-checks each against its hash. A block is a MiB of the stream: zeros by their number alone, what zlib makes much smaller
+`vm/files/receive.py` is the other end. Neither trusts the other: a worker can ask for nothing but contents of this manifest,
+and it checks each against its hash. A block is a MiB of the stream: zeros by their number alone, what zlib makes much smaller
 packed, the rest as it is. Workers that lack the same get the same blocks, made once.
 """
 
@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any
 
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
-from orchestrator.hosts.shipping.shipment import Shipment
+from orchestrator.hosts.shipping.shipment import PushResult, Shipment
 from orchestrator.hosts.ssh.call import WorkerCall
 from orchestrator.hosts.ssh.connection import Connection
 from orchestrator.text.units import format_size
@@ -33,14 +33,6 @@ WINDOW_BYTES = 32 << 20  # of blocks that stay in memory for the slower workers:
 SILENCE_S = 30.0
 ANSWER_BYTES = 64 << 10  # for an answer, and for each content
 NOTHING = bytes(BLOCK_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class PushResult:
-    """What travelled to one worker."""
-
-    files: int = 0  # of the shipment, those whose content it lacked
-    size_bytes: int = 0  # of their contents
 
 
 @dataclass(frozen=True, slots=True)

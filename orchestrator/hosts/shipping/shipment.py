@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.errors import UserError
 from orchestrator.hosts.shipping.ignore import OWN
@@ -21,12 +20,17 @@ from orchestrator.system import fork
 from orchestrator.text.terminal import printable
 from orchestrator.text.units import format_size
 
-if TYPE_CHECKING:
-    from orchestrator.hosts.shipping.sending import PushResult
-
 HASHES = "hashes"
 FIRST_S, EVERY_S = 1.0, 0.2  # of progress
 OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What travelled to one worker."""
+
+    files: int = 0  # of the shipment, those whose content it lacked
+    size_bytes: int = 0  # of their contents
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The contents of what was shipped, on this machine: a run ships what it was when it began, hours later, too.
 
-`objects/` holds each content under its hash, `manifests/` what the shipments consist of; `vm/files/store.py` reads the same layout
-for local runs. The newest manifests, those of living processes and their contents stay; the rest is deleted. Locks tell who
-lives: the kernel drops those of a killed process.
+`objects/` holds each content under its hash, `manifests/` what the shipments consist of; `vm/files/store.py` reads the same
+layout for local runs. The newest manifests, those of living processes and their contents stay; the rest is deleted. Locks
+tell who lives: the kernel drops those of a killed process.
 """
 
 from __future__ import annotations
@@ -241,7 +241,8 @@ class HashCache:
 
 # A tree as text: each file with its hash, each link, each empty directory. Its own hash names it.
 #
-# The same tree gives the same manifest on every machine, at any time, for any user. `vm/files/store.py` reads it on the workers.
+# The same tree gives the same manifest on every machine, at any time, for any user. `vm/files/store.py` reads it on the
+# workers.
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,8 +354,8 @@ def left_out_text(left_out: Sequence[LeftOut]) -> str:
     return ", ".join([*parts, *([f"{more:,} more"] if more else [])])
 
 
-def biggest(found: Survey, count: int = 3) -> list[tuple[str, int]]:
-    """Return the biggest entries: directories, or what they mainly consist of."""
+def biggest(found: Survey) -> list[tuple[str, int]]:
+    """Return the three biggest entries: directories, or what they mainly consist of."""
     sizes: Counter[str] = Counter()
     children: dict[str, set[str]] = {}
     for entry in found.entries.values():
@@ -367,7 +367,7 @@ def biggest(found: Survey, count: int = 3) -> list[tuple[str, int]]:
             path, is_directory = parent, True
     top = [(name, sizes[name]) for name in children.get("", ())]
     shown = []
-    for name, size in sorted(top, key=lambda one: (-one[1], one[0]))[:count]:
+    for name, size in sorted(top, key=lambda one: (-one[1], one[0]))[:3]:
         while inside := children.get(name):
             main = max(sorted(inside), key=lambda child: sizes[child])
             if sizes[main] < MOST_OF_IT * size:

@@ -14,8 +14,8 @@ from importlib import resources
 
 # -I and -S: no site packages, no PYTHON* variables, half the start-up time.
 PYTHON = ("python3", "-IS")
-NOT_SHIPPED = ("watchdog.py", "pod*.py")  # the first is in the startup-script, the others are of pods
-NOT_IN_A_POD = ("watchdog.py", "serve.py", "receive.py", "store.py")
+NOT_SHIPPED = ("pod/*",)
+NOT_IN_A_POD = ("agent/serve.py", "files/receive.py", "files/store.py")
 # Runs on the worker: reads exactly the archive from stdin, stores it under its name, and becomes it. The rest of stdin is the
 # agent's. Python imports from the archive itself. What it does here without hashlib and pathlib takes a third of the time.
 BOOT = """
@@ -62,9 +62,13 @@ sys.exit(main(sys.argv))
 @functools.cache
 def archive(left_out: tuple[str, ...] = NOT_SHIPPED) -> bytes:
     """Return a zip file for a worker; the same bytes for the same sources."""
-    files = [file for file in resources.files("orchestrator.vm").iterdir() if file.name.endswith(".py")]
-    shipped = [file for file in files if not any(fnmatch.fnmatchcase(file.name, pattern) for pattern in left_out)]
-    texts = {f"vm/{file.name}": file.read_text("utf-8") for file in shipped}
+    with resources.as_file(resources.files("orchestrator.vm")) as root:
+        files = {file.relative_to(root).as_posix(): file.read_text("utf-8") for file in root.rglob("*.py")}
+    texts = {
+        f"vm/{name}": text
+        for name, text in files.items()
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in left_out)
+    }
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as made:
         for name, text in sorted([*texts.items(), ("__main__.py", PROGRAM)]):

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.hosts.ssh.agent_link import AgentLink
-from orchestrator.hosts.ssh.dial import SILENCE_S, Dialer, Direct, GivenUp
+from orchestrator.hosts.ssh.dial import Dialer, Direct, GivenUp
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.hosts.ssh.known_hosts import KnownHosts, alias
 from orchestrator.hosts.ssh.proxy_command import THROUGH_COMMAND, cannot_run, last_words
 from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.system.sockets import SILENCE_S
 
 if TYPE_CHECKING:
     import paramiko

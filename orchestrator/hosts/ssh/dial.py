@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.errors import TunnelRefused, Unreachable
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.system import fork
+from orchestrator.system.sockets import set_options
 
 if TYPE_CHECKING:
     from orchestrator.hosts.iap.dialer import Relay
@@ -143,21 +144,3 @@ def _instance(worker: WorkerAddress) -> str:
 
 
 # Options of every TCP socket to a worker, or to the relay that leads to one.
-
-SILENCE_S = 20.0  # a connection on which sent data stays unacknowledged for so long is dead
-
-
-def set_options(sock: socket.socket) -> None:
-    """Set what paramiko leaves out: NODELAY (a small command would wait 40 ms) and keepalive (to notice a dead peer)."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    wanted = {
-        "TCP_KEEPIDLE": 5,
-        "TCP_KEEPALIVE": 5,  # macOS
-        "TCP_KEEPINTVL": 5,
-        "TCP_KEEPCNT": 3,
-        "TCP_USER_TIMEOUT": int(SILENCE_S * 1000),
-    }
-    for name, value in wanted.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -197,8 +198,6 @@ class _PipedSocket(socket.socket):
     """The socket to a command. Whatever shuts or closes it ends the command; so does the end of this process."""
 
     def __init__(self, theirs: socket.socket, ours: socket.socket, line: str) -> None:
-        import subprocess
-
         super().__init__(fileno=theirs.detach())
         fork.close_in_child(self)
         self._errors, self._code = b"", 0

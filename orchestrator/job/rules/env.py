@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.job.yaml_source import Path
+from orchestrator.job.source.yaml_source import Path
 from orchestrator.text import redaction
-from orchestrator.text.names import shown
+from orchestrator.text.names import for_display
 
 MAX_BYTES = 128 << 10  # of NAME=VALUE and the byte that ends it
 MAX_BYTES_IN_ALL = 3 << 19  # Linux takes 2 MiB, the arguments of the program and the worker's own variables included
@@ -87,4 +87,5 @@ def secret_problems(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _keep_out(name: str) -> str:
-    return f"looks like a secret, and files are shared; export it and write `env: {{{shown(name)}: ${{env:{shown(name)}}}}}`"
+    name = for_display(name)
+    return f"looks like a secret, and files are shared; export it and write `env: {{{name}: ${{env:{name}}}}}`"

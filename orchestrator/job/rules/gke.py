@@ -6,8 +6,8 @@ from typing import Any
 
 from orchestrator import catalog
 from orchestrator.catalog import gke
-from orchestrator.job.yaml_source import Path
-from orchestrator.text.names import shown
+from orchestrator.job.source.yaml_source import Path
+from orchestrator.text.names import for_display
 
 _CLUSTER = re.compile(
     r"projects/[a-z0-9.:-]{4,100}/locations/[a-z]+-[a-z]+[0-9]+(-[a-z])?/clusters/[a-z][a-z0-9-]{0,39}"
@@ -59,7 +59,7 @@ def reservation(value: Any) -> Any:
 
 def _matching(value: Any, pattern: re.Pattern[str], what: str) -> Any:
     if isinstance(value, str) and not pattern.fullmatch(value):
-        raise ValueError(f"`{shown(value)}` is not {what}")
+        raise ValueError(f"`{for_display(value)}` is not {what}")
     return value
 
 
@@ -71,7 +71,9 @@ def type_problem(accelerator: str) -> str | None:
     advice = f"nearest: {near}" if near else "they look like v6e-16, v5p-8 or tpu7x-16"
     advice += "; `tpujob offers --on gke` lists them"
     known = catalog.lookup(accelerator) is not None
-    return f"GKE has no {accelerator}; {advice}" if known else f"`{shown(accelerator)}` is no type of GKE; {advice}"
+    return (
+        f"GKE has no {accelerator}; {advice}" if known else f"`{for_display(accelerator)}` is no type of GKE; {advice}"
+    )
 
 
 def section_problems(section: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

@@ -7,10 +7,10 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.capacity import location_rules
 from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.job.rules.field_rules import as_written, dollars, duration
 from orchestrator.job.rules.gke import type_problem as gke_type_problem
-from orchestrator.job.rules.one_value import as_written, dollars, duration
-from orchestrator.job.yaml_source import Path
-from orchestrator.text.names import shown
+from orchestrator.job.source.yaml_source import Path
+from orchestrator.text.names import for_display
 
 MAX_ALTERNATIVES, MAX_WAIT_S = 50, 7 * 86400.0
 MAX_SLICES = 256
@@ -22,7 +22,7 @@ def accelerator_text(value: Any) -> Any:
     """Return the API's name of an accelerator type. Whether the type exists depends on `unlisted`, and is checked later."""
     if isinstance(value, str):
         return catalog.canonical(value)
-    raise ValueError(location_rules.accelerator_problem(shown(str(value))))
+    raise ValueError(location_rules.accelerator_problem(for_display(str(value))))
 
 
 def places(value: Any) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def places(value: Any) -> tuple[str, ...]:
 def runtime(text: str) -> str:
     """Return the runtime version, checked for its form."""
     if not _RUNTIME.fullmatch(text):
-        raise ValueError(f"`{shown(text)}` is not a runtime version; they look like v2-alpha-tpuv5-lite")
+        raise ValueError(f"`{for_display(text)}` is not a runtime version; they look like v2-alpha-tpuv5-lite")
     return text
 
 
@@ -54,7 +54,7 @@ def wait(value: Any) -> float:
         return 0.0
     seconds = duration(value, "0s", "7d")
     if seconds > MAX_WAIT_S:
-        raise ValueError(f"`{shown(as_written(value))}` is longer than 7d; write for example 6h")
+        raise ValueError(f"`{for_display(as_written(value))}` is longer than 7d; write for example 6h")
     return seconds
 
 
@@ -119,7 +119,7 @@ def _alternative(
 def _provisioning(alternative: Mapping[str, Any], paths: Mapping[str, Path]) -> Iterator[tuple[Path, str]]:
     value, spot = alternative.get("provisioning"), alternative.get("spot")
     if isinstance(value, str) and isinstance(spot, bool) and spot != (value == Provisioning.SPOT):
-        yield paths["spot"], f"and `provisioning: {shown(value)}` contradict each other; remove one of them"
+        yield paths["spot"], f"and `provisioning: {for_display(value)}` contradict each other; remove one of them"
     if alternative.get("queue") is False and _is_queued(value):
         yield paths["queue"], f"cannot be false with `provisioning: {value}`, which is always queued; remove it"
 

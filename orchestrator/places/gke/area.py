@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from orchestrator.job.keys.cluster import NAMESPACE, ClusterWish
+from orchestrator.job.cluster import NAMESPACE, ClusterWish
 from orchestrator.places.area import Area
 from orchestrator.settings import GKE, Target
 

@@ -11,7 +11,7 @@ from orchestrator.text import names
 from orchestrator.text.units import format_size
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Teller
     from orchestrator.places.gke.preparation import CodeArchive
     from orchestrator.places.google.objects import Objects, RunResults

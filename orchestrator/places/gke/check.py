@@ -8,8 +8,8 @@ from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.job.rules.gke import section_problems
 from orchestrator.job.rules.tpu import is_several, tpu_problems
-from orchestrator.job.yaml_source import Path
-from orchestrator.text.names import shown
+from orchestrator.job.source.yaml_source import Path
+from orchestrator.text.names import for_display
 
 UNUSED: tuple[str, ...] = ()  # keys without effect
 
@@ -72,7 +72,7 @@ def _capacity(tpu: Mapping[str, Any], section: Mapping[str, Any], at: Path) -> I
     machine = section.get("machine_type")
     if isinstance(machine, str) and forms and machine not in [each.machine_type for each in forms]:
         offered = " or ".join(each.machine_type for each in forms)
-        yield ("gke", "machine_type"), f"`{shown(machine)}` does not make a {forms[0].kind.name}; write {offered}"
+        yield ("gke", "machine_type"), f"`{for_display(machine)}` does not make a {forms[0].kind.name}; write {offered}"
 
 
 def _is_set(data: Any, path: Path) -> bool:

@@ -32,7 +32,7 @@ from orchestrator.text import names
 
 if TYPE_CHECKING:
     from orchestrator.capacity.plan import Plan
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.places.gke.api.client import ClusterCloud
     from orchestrator.places.gke.objects.manifest import ClusterJob

@@ -25,8 +25,8 @@ from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.errors import JobSpecError
 from orchestrator.hosts.shipping.shipment import Shipment
-from orchestrator.job.keys import cluster as settings
-from orchestrator.job.keys.cluster import ClusterTarget, ClusterWish
+from orchestrator.job import cluster as settings
+from orchestrator.job.cluster import ClusterTarget, ClusterWish
 from orchestrator.job.rules.env import secret_sources
 from orchestrator.places.gke.objects import manifest
 from orchestrator.places.gke.objects.manifest import (
@@ -45,7 +45,7 @@ from orchestrator.text import artifacts, names
 from orchestrator.text.units import format_size
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk
 
 
@@ -223,7 +223,7 @@ def variables(spec: JobSpec, *, with_secrets: bool) -> dict[str, str]:
 
     Raises JobSpecError if a variable is not set.
     """
-    from orchestrator.job.keys import job_spec
+    from orchestrator.job import job_spec
 
     unset = {} if with_secrets else dict.fromkeys(secret_sources(spec.env), "")
     return job_spec.resolve_env(spec, {**os.environ, **unset})

@@ -69,8 +69,8 @@ class GetNodes(Effect[tuple[NodeView, ...]]):
         return cast(ClusterPort, world.cloud).nodes(self.project, self.names)
 
 
-async def watch_nodes(project: str, names: tuple[str, ...], watch_s: float = WATCH_S) -> tuple[NodeView, ...]:
-    """Return the nodes that still exist after `watch_s`; nothing once all are gone or used by others. Raises CloudError."""
+async def watch_nodes(project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]:
+    """Return the nodes that still exist after WATCH_S; nothing once all are gone or used by others. Raises CloudError."""
     began = await Now()
     said = False
     for pause_s in retry.pauses(first_s=LOOK_FIRST_S, longest_s=LOOK_S):
@@ -83,14 +83,14 @@ async def watch_nodes(project: str, names: tuple[str, ...], watch_s: float = WAT
             return ()
         if not said:
             said = True
-            for_s = format_duration(watch_s)
+            for_s = format_duration(WATCH_S)
             them = "them" if len(left) > 1 else "it"
             text = f"{in_words(left)}: billed until the cluster deletes {them}; watching for {for_s} at most (Ctrl-C ends that)"
             await Report("nodes", text)
-        if waited_s >= watch_s:
+        if waited_s >= WATCH_S:
             return left
         await Report("nodes", f"{len(waiting)} still exist, {format_duration(waited_s)}", passing=True)
-        await Sleep(min(pause_s, watch_s - waited_s))
+        await Sleep(min(pause_s, WATCH_S - waited_s))
     raise AssertionError("pauses() never ends")
 
 

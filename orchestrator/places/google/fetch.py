@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.google import error_translation
 from orchestrator.promise.lease.cloud_api import Bearer
-from orchestrator.system import socket_owner
+from orchestrator.system import sockets
 
 MAX_REPLY_BYTES = 32 << 20  # a page of nodes is a thousand times smaller
 CHUNK_BYTES = 1 << 16
@@ -59,7 +59,7 @@ def fetch(
     try:
         if ours:
             connection.connect()
-            socket_owner.expect_ours(connection.sock, timeout_s)
+            sockets.expect_ours(connection.sock, timeout_s)
         connection.request(method, url.partition(host)[2], body, dict(headers))
         sock = connection.sock  # the connection drops it if the server announces that this reply is the last
         response = connection.getresponse()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from orchestrator.capacity import egress
 from orchestrator.capacity.egress import Bucket
@@ -24,8 +24,8 @@ from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.google.fetch import connection_to, fetch
 from orchestrator.promise.lease.cloud_api import Bearer
+from orchestrator.vm.buckets.cloud_storage import STORAGE, object_of, quoted, split
 
-GOOGLE = "https://storage.googleapis.com"
 LOOKUP_TIMEOUT_S = 10.0
 _FIELDS = "location,locationType,customPlacementConfig"
 
@@ -36,7 +36,7 @@ def bucket(name: str, *, project: str = "", emulator: str | None = None, bearer:
     headers = {"Accept": "application/json"}
     if emulator is None:
         headers["Authorization"] = f"Bearer {(bearer or GoogleToken()).token()}"
-    url = f"{endpoint}/storage/v1/b/{quote(name, safe='')}?fields={quote(_FIELDS, safe='')}"
+    url = f"{endpoint}/storage/v1/b/{quoted(name)}?fields={quoted(_FIELDS)}"
     reply = fetch("GET", url, None, headers, timeout_s=LOOKUP_TIMEOUT_S, proxies=emulator is None)
     text = reply.body.decode("utf-8", "replace")
     host = endpoint.partition("://")[2]
@@ -50,7 +50,7 @@ def bucket(name: str, *, project: str = "", emulator: str | None = None, bearer:
 
 
 def _endpoint(emulator: str | None) -> str:
-    found = GOOGLE if emulator is None else emulator
+    found = STORAGE if emulator is None else emulator
     return (found if "//" in found else f"http://{found}").rstrip("/")
 
 
@@ -78,21 +78,19 @@ class Objects:
     `timeout_s`: of each try, without a byte.
     """
 
-    def __init__(
-        self, *, emulator: str | None = None, bearer: Bearer | None = None, timeout_s: float = TIMEOUT_S
-    ) -> None:
+    def __init__(self, *, emulator: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._endpoint, self._emulated = _endpoint(emulator), emulator is not None
-        self._bearer: Bearer | None = None if self._emulated else bearer or GoogleToken()
+        self._bearer: Bearer | None = None if self._emulated else GoogleToken()
 
     def upload(self, url: str, path: Path) -> None:
         """Store a file as a new object, in one request; a retry of it has no second effect.
 
         Raises AlreadyExists if the name is taken by another content, and CloudErrors.
         """
-        bucket, name = _split(url)
+        bucket, name = split(url)
         query = {"uploadType": "media", "name": name, "ifGenerationMatch": "0"}
-        target = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query)}"
+        target = f"/upload/storage/v1/b/{quoted(bucket)}/o?{urlencode(query)}"
 
         def send() -> None:
             with path.open("rb") as file:
@@ -103,7 +101,7 @@ class Objects:
         try:
             _retried(send)
         except WrongState as taken:  # 412: perhaps by an earlier try of this very call
-            if _stored(self._json(url, _object(bucket, name))) != StoredObject(name, path.stat().st_size, _md5(path)):
+            if _stored(self._json(url, object_of(bucket, name))) != StoredObject(name, path.stat().st_size, _md5(path)):
                 raise AlreadyExists(f"{url} exists already, with another content") from taken
 
     def download(self, url: str) -> Iterator[bytes]:
@@ -124,7 +122,7 @@ class Objects:
 
     def _content(self, url: str, begin: int) -> Iterator[bytes]:
         """Yield what an object has from a byte on, in one request."""
-        target = f"{_object(*_split(url))}?alt=media"
+        target = f"{object_of(*split(url))}?alt=media"
         with self._asked("GET", url, target, {"Range": f"bytes={begin}-"} if begin else None) as reply:
             skip = 0 if reply.status == 206 else begin  # all of it comes where ranges are not known
             if begin and not skip and not reply.getheader("Content-Range", "").startswith(f"bytes {begin}-"):
@@ -147,11 +145,11 @@ class Objects:
 
     def pages(self, url: str) -> Iterator[Sequence[StoredObject]]:
         """Yield the same, page by page."""
-        bucket, prefix = _split(url)
+        bucket, prefix = split(url)
         token: str | None = ""
         while token is not None:
             query = {"prefix": prefix, "maxResults": str(PAGE), **({"pageToken": token} if token else {})}
-            page = self._json(url, f"/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query)}")
+            page = self._json(url, f"/storage/v1/b/{quoted(bucket)}/o?{urlencode(query)}")
             items = page.get("items", [])
             if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
                 raise CloudUnavailable(f"{self._host} answered a list that is none")
@@ -163,10 +161,10 @@ class Objects:
 
     def delete(self, url: str) -> None:
         """Delete an object; one that does not exist is fine. Raises CloudErrors."""
-        bucket, name = _split(url)
+        bucket, name = split(url)
 
         def ask() -> None:
-            with self._asked("DELETE", url, _object(bucket, name)):
+            with self._asked("DELETE", url, object_of(bucket, name)):
                 pass
 
         with contextlib.suppress(NotFound):
@@ -222,16 +220,6 @@ class RunResults:
     def read(self, worker: int, path: str) -> Iterator[bytes]:
         """Yield the content of a result. Raises CloudErrors."""
         return self.objects.download(f"{self.place}/worker{worker}/{path}")
-
-
-def _object(bucket: str, name: str) -> str:
-    return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
-
-
-def _split(url: str) -> tuple[str, str]:
-    bucket, _, name = url.removeprefix("gs://").partition("/")
-    assert url.startswith("gs://") and bucket, f"{url} is not of Cloud Storage"
-    return bucket, name
 
 
 def _stored(item: Mapping[str, object]) -> StoredObject:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.job.rules.one_value import too_short_for_a_slice
+from orchestrator.job.rules.field_rules import too_short_for_a_slice
 from orchestrator.job.rules.tpu import tpu_problems
-from orchestrator.job.yaml_source import Path
+from orchestrator.job.source.yaml_source import Path
 
 UNUSED = ("tpu", "gke", "access", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts",
     "copy_while_running")  # fmt: skip
@@ -20,8 +20,7 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
     if data.get("data"):
         yield ("data",), "is not fetched with `on: local`; fetch it into the job's `code:` yourself, and remove this"
-    limit = limits.get("max_duration")
-    if limit is not None and (why := too_short_for_a_slice(limit)) is not None:
+    if (why := too_short_for_a_slice(limits.get("max_duration"))) is not None:
         yield ("limits", "max_duration"), why
     yield from tpu_problems(tpu, {}, gke=data.get("gke") is not None)
     for key in ("requirements", "python"):

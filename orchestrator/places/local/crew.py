@@ -1,8 +1,8 @@
 """The worker of a job with `on: local`: this machine, without SSH and without a slice.
 
-Each phase runs under the supervisor that runs it on a TPU VM (`vm.agent.local`), in a process of its own. It reads from a pipe whose
-write end only this process holds, and ends the job at the end of the pipe. Artifacts are collected by the same packer, with
-the same checks and the same manifest as from a worker.
+Each phase runs under the supervisor that runs it on a TPU VM (`vm.agent.local`), in a process of its own. It reads from a
+pipe whose write end only this process holds, and ends the job at the end of the pipe. Artifacts are collected by the same
+packer, with the same checks and the same manifest as from a worker.
 """
 
 import contextlib

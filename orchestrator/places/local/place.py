@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
 from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
 from orchestrator.hosts.fleet.effects import StartCollection, StopPhase, WaitForCollection
+from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.places.leased import STOP_GRACE_S
 from orchestrator.places.local.crew import AGENT, LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.places.local.traits import TRAITS
@@ -35,8 +36,8 @@ from orchestrator.traits import Traits
 
 if TYPE_CHECKING:
     from orchestrator.capacity.plan import Plan
-    from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.hosts.transfer.collect import CollectResult
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.promise.obtain.drafts import Draft
     from orchestrator.text.scripts import Environment
@@ -151,8 +152,6 @@ class ThisMachine:
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
     ) -> Prepared:
-        from orchestrator.hosts.transfer.collect import CollectRequest
-
         wish.check_workers(1)
         desk.reporter.notice("cloud", "none: `on: local` runs the job on this machine, as your user")
         desk.recover()

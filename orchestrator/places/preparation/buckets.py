@@ -18,7 +18,7 @@ from orchestrator.traits import is_emulated, traits_on
 from orchestrator.vm.buckets import data_objects
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk
     from orchestrator.places.google.objects import Objects
 

@@ -24,19 +24,19 @@ from orchestrator.hosts.shipping import tree
 from orchestrator.hosts.shipping.ignore import is_environment
 from orchestrator.hosts.shipping.shipment import Shipment, make_shipment, paced
 from orchestrator.hosts.shipping.tree import Source, Survey, check_content, count, left_out_text, size_of
-from orchestrator.job.commands import Needed, needed_by
+from orchestrator.job.source.commands import Needed, needed_by
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.phases import trains_with_torch
 from orchestrator.text import names
-from orchestrator.text.names import shown
+from orchestrator.text.names import for_display
 from orchestrator.text.terminal import printable
 from orchestrator.text.units import format_size
 from orchestrator.traits import is_emulated, traits_on
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
-    from orchestrator.job.keys.train_keys import TrainSection
-    from orchestrator.job.yaml_source import Path as Field
+    from orchestrator.job.job_spec import JobSpec
+    from orchestrator.job.source.yaml_source import Path as Field
+    from orchestrator.job.train_keys import TrainSection
     from orchestrator.places.desk import Desk
 
 
@@ -152,12 +152,12 @@ def check_files(spec: JobSpec, found: Survey | None) -> None:
     is_none = _SEVERAL_WORDS.fullmatch(word) or (not may_be_made and re.search(r"\s", word))
     mistakes, commands = [], [*setup, *([spec.command] if spec.command is not None else [])]
     if is_none and _why_not_there(Needed(word), spec, found):
-        mistakes = [spec.mistake(("command",), f"`{shown(word)}` {NO_PROGRAM}")]
+        mistakes = [spec.mistake(("command",), f"`{for_display(word)}` {NO_PROGRAM}")]
         commands.pop()
     for number, needed in needed_by(commands[: 1 if any(map(_MOVES_PIP.match, spec.env)) else None]):
         why = _why_not_there(needed, spec, found)
         field: Field = ("command",) if number == len(setup) else ("setup", number) if len(setup) > 1 else ("setup",)
-        mistakes += [spec.mistake(field, f"`{shown(needed.path)}` {why}")] if why else []
+        mistakes += [spec.mistake(field, f"`{for_display(needed.path)}` {why}")] if why else []
     if mistakes:
         raise JobSpecError(mistakes)
 
@@ -191,7 +191,7 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
             return f"is not shipped: it is left out ({one.rule}); {advice}"
     meant = [each for each in entries if posixpath.basename(each) == posixpath.basename(path)]
     meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
-    place, advice = f"`code: {shown(spec.code)}`", "make it there, or in `setup:`"
+    place, advice = f"`code: {for_display(spec.code)}`", "make it there, or in `setup:`"
     if not spec.file:
         place, advice = f"the directory that is shipped ({printable(found.roots[0])})", "make it there"
     advice = f"did you mean `{printable(meant[0])}`?" if meant else advice

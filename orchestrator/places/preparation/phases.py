@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
+from orchestrator.hosts.ssh import agent
 from orchestrator.places.place import Phase
 from orchestrator.places.preparation import requirements
 from orchestrator.promise.lease.cloud_api import GOOGLE, emulated
@@ -23,7 +24,7 @@ from orchestrator.text.scripts import Environment, of_training
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.fleet import StartRequest
     from orchestrator.hosts.shipping.shipment import Shipment
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,6 @@ def _texts(
         main = scripts.train_main("python3")
     else:
         main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
-    from orchestrator.hosts.ssh import agent
 
     if spec.tpu_metrics:  # 3 is the log of the job; an emulated worker has chips only where the emulator was told so
         look = f"{agent.command('chips', f'{emulation.chip_s if emulation else GOOGLE.chip_s:g}')} 3>&1"
@@ -182,7 +182,5 @@ class PhaseScript:
         )
 
     def _upload(self, attempt: Attempt) -> str:
-        from orchestrator.hosts.ssh import agent
-
         command = agent.command("upload", attempt.id, f"{self.bucket}/{self.run.id}", json.dumps(self.artifacts))
         return f'{command} "$TPUJOB_WORKER"'

@@ -16,7 +16,7 @@ from orchestrator.text import names
 OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
 
 
 def _printable(path: Path) -> str:

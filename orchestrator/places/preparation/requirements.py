@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import JobSpecError
-from orchestrator.job.requirement_lines import Reader, Refused, Requirements
+from orchestrator.job.source.requirement_lines import Reader, Refused, Requirements
 from orchestrator.text.parsing import text_of
 from orchestrator.text.scripts import Environment
 from orchestrator.traits import traits_on
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
 
 
 KEY = ("requirements",)

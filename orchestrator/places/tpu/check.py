@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.job.rules.one_value import too_short_for_a_slice
+from orchestrator.job.rules.field_rules import too_short_for_a_slice
 from orchestrator.job.rules.tpu import is_several, tpu_problems
-from orchestrator.job.yaml_source import Path
+from orchestrator.job.source.yaml_source import Path
 
 UNUSED: tuple[str, ...] = ()  # keys without effect
 
@@ -19,7 +19,6 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("gke",), "only counts with `on: gke`; write that, or remove this"
     if is_several(tpu.get("slices")):
         yield ("tpu", "slices"), "several slices at once are for a cluster: write `on: gke`, or remove this"
-    limit = limits.get("max_duration")
-    if limit is not None and (why := too_short_for_a_slice(limit)) is not None:
+    if (why := too_short_for_a_slice(limits.get("max_duration"))) is not None:
         yield ("limits", "max_duration"), why
     yield from tpu_problems(tpu, train)

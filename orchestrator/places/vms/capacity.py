@@ -13,7 +13,7 @@ from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState
 from orchestrator.promise.lease.run_and_attempt import has_uncollected_results
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk
 
 

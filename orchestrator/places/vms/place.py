@@ -27,7 +27,7 @@ from orchestrator.promise.lease.lease import HeldFor, Purpose
 from orchestrator.text.units import day_clock
 
 if TYPE_CHECKING:
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk
     from orchestrator.promise.lease.lease import Lease
     from orchestrator.promise.lease.run_and_attempt import RunRecord
@@ -88,8 +88,8 @@ class VmPlace(LeasedPlace):
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
     ) -> Prepared:
+        from orchestrator.hosts.fleet.saved_work import SavedWork
         from orchestrator.hosts.transfer.collect import MOST_BESIDE
-        from orchestrator.hosts.transfer.saved_work import SavedWork
 
         emulated = is_emulated(desk.target.kind)
         found = survey_of(desk, spec, path)

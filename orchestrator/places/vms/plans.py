@@ -24,7 +24,7 @@ from orchestrator.text.units import format_duration, format_size
 if TYPE_CHECKING:
     from orchestrator.capacity.availability import Availability
     from orchestrator.capacity.egress import Bucket
-    from orchestrator.job.keys.job_spec import JobSpec
+    from orchestrator.job.job_spec import JobSpec
     from orchestrator.promise.obtain.startup_script import Watched
 
 

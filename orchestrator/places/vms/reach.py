@@ -12,6 +12,7 @@ from orchestrator.errors import AuthError, Vanished
 from orchestrator.places.desk import Emulator
 from orchestrator.promise.lease.access import Via
 from orchestrator.promise.lease.cloud_api import is_emulated
+from orchestrator.promise.obtain.login_key import COMMENT, create_key
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.fleet import Fleet
@@ -72,8 +73,6 @@ class Reach:
 
     def grant_login(self, lease: Lease, expires_at: float) -> str:
         """Import the key of the lease into the OS Login profile; return whom to log in as. Raises CloudError."""
-        from orchestrator.hosts.ssh.known_hosts import create_key
-
         key = create_key(self.lease_directory(lease.id))
         login = self.logins().import_key(
             f"{key.public_line}-{lease.id}",
@@ -100,8 +99,6 @@ class Reach:
 
     def _keys_of(self, lease: Lease) -> list[LoginKey]:
         """Return the key of the lease in the profile, if it is there. Raises AuthError if it is in another one."""
-        from orchestrator.hosts.ssh.known_hosts import COMMENT
-
         logins, project, user = self.logins(), lease.name.project, lease.route.user
         found = [key for key in logins.keys(project) if key.line.endswith(f" {COMMENT}-{lease.id}")]
         if not found and user and logins.user(project) != user:

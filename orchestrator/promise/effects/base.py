@@ -22,7 +22,6 @@ from orchestrator.promise.lease.lease import Lease, LeaseEvent
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEvent, WorkerEnd
 
 if TYPE_CHECKING:
-    from orchestrator.hosts.fleet.crew import Crew
     from orchestrator.promise.ledger.ledger import Ledger
 
 T = TypeVar("T")
@@ -49,6 +48,16 @@ class Logins(Protocol):
     def revoke_login(self, lease: Lease) -> None: ...
 
 
+class Link(Protocol):
+    """The way to the workers of a lease, which ends with its claim. Who runs jobs knows more of it: `hosts.fleet.crew`."""
+
+    def connect(self, deadline_s: float, on_wait: Callable[[str], None] = ...) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def canceled(self, timeout_s: float) -> bool: ...
+
+
 class World(Protocol):
     """What the real effects are performed on."""
 
@@ -72,7 +81,7 @@ class World(Protocol):
 
     def arm(self) -> bool: ...
 
-    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew: ...
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Link: ...
 
 
 class Effect(Generic[T]):
@@ -195,12 +204,20 @@ class Report(QuickEffect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Shield(QuickEffect[None]):
-    """While raised, signals do not unwind the program: it is releasing. They are counted and answered with a line; the third
-    abandons the program, and the obligation stays in the ledger for the next tpujob command. When it is lowered (for the
-    next zone after a stockout), a signal that came meanwhile unwinds the program."""
+class MaskSignals(QuickEffect[None]):
+    """From here on signals do not unwind the program: it is releasing. They are counted and answered with a line; the third
+    abandons the program, and the obligation stays in the ledger for the next tpujob command."""
 
-    raised: bool = True
+    def perform(self, world: World) -> None:
+        """The interpreter knows of signals, and not the world."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnmaskSignals(QuickEffect[None]):
+    """Signals count again, such as for the next zone after a stockout: one that came meanwhile unwinds the program."""
+
+    def perform(self, world: World) -> None:
+        """As for `MaskSignals`."""
 
 
 @dataclass(frozen=True, slots=True)

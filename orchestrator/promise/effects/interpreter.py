@@ -21,7 +21,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator.errors import Interrupted
-from orchestrator.promise.effects.base import Effect, Program, Report, Shield, Sleep, StoodStill, T, World
+from orchestrator.promise.effects.base import (
+    Effect,
+    MaskSignals,
+    Program,
+    Report,
+    Sleep,
+    StoodStill,
+    T,
+    UnmaskSignals,
+    World,
+)
 from orchestrator.promise.ledger.clocks import ThisHostClock
 from orchestrator.system import fork
 from orchestrator.text.units import format_duration
@@ -61,7 +71,7 @@ class Interpreter:
     clock: ThisHostClock = field(default_factory=ThisHostClock)
     _inbox: queue.SimpleQueue[_Done | _Signal] = field(default_factory=queue.SimpleQueue)
     _ticket: int = 0
-    _shielded: bool = False
+    _masked: bool = False
     _received: list[int] = field(default_factory=list)
     pending: Interrupted | None = None  # came under a shield, and the program has not unwound for it yet
     _crash: _CrashPoint | None = None
@@ -75,7 +85,7 @@ class Interpreter:
         Raises Interrupted after a signal or `interrupt`, Abandoned after the third one during a teardown.
         """
         self._crash = _crash_point(os.environ.get(CRASH_AT, ""))
-        self._shielded = False
+        self._masked = False
         self._looked, self._stood_still = (self.clock.boot_s(), self.clock.slept_s()), None
         pid = os.getpid()
         with _signals.heard_by(self):
@@ -106,9 +116,9 @@ class Interpreter:
     def _answer(self, effect: Effect[Any]) -> tuple[Any, BaseException | None]:
         if self._crash is not None:
             self._crash.reached("before", effect)
-        if isinstance(effect, Shield):
-            self._shielded = effect.raised
-        if self.pending is not None and not self._shielded:
+        if isinstance(effect, MaskSignals | UnmaskSignals):
+            self._masked = isinstance(effect, MaskSignals)
+        if self.pending is not None and not self._masked:
             interrupted, self.pending = self.pending, None
             return None, interrupted
         answer: Any = None
@@ -119,7 +129,7 @@ class Interpreter:
             elif isinstance(effect, StoodStill):
                 self._look()
                 answer = self._stood_still
-            elif not isinstance(effect, Shield):
+            else:
                 answer = self._in_thread(effect) if effect.slow else effect.perform(self.world)
         except Exception as error:  # the program decides what it means
             failure = error
@@ -183,7 +193,7 @@ class Interpreter:
     def _interrupt(self, received: _Signal) -> None:
         self._received.append(received.number)
         name = received.by or ("Ctrl-C" if received.number == signal.SIGINT else signal.Signals(received.number).name)
-        if not self._shielded:
+        if not self._masked:
             if not received.told:
                 self.world.report(Report("stop", f"{name}: stopping; what this command owes is released first"))
             raise Interrupted(received.number, by=received.by)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.errors import TpujobError
-from orchestrator.hosts.fleet.crew import Crew
-from orchestrator.promise.effects.base import Locks, Logins, Report
+from orchestrator.promise.effects.base import Link, Locks, Logins, Report
 from orchestrator.promise.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.clocks import Clocks
@@ -22,7 +21,7 @@ class ReachPort(Logins, Protocol):
 
     def fleet(
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
-    ) -> Crew: ...
+    ) -> Link: ...
 
 
 class GuardianHandle(Protocol):
@@ -54,7 +53,7 @@ class RealWorld:
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
     _guardian: GuardianHandle | None = None
-    _fleets: list[Crew] = field(default_factory=list)
+    _fleets: list[Link] = field(default_factory=list)
     _pid: int = field(default_factory=os.getpid)
     _closed: bool = False
 
@@ -95,7 +94,7 @@ class RealWorld:
                 self._guardian.close()
         return True
 
-    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew:
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Link:
         notice = lambda text: self.report(Report(self.channel, text))  # noqa: E731
         fleet = self.reach.fleet(lease, workers, notice, self.now)
         self._fleets.append(fleet)
@@ -105,7 +104,7 @@ class RealWorld:
         fleet.connect(deadline_s, lambda text: self.report(Report("connect", text, passing=True)))
         return fleet
 
-    def _disconnect_after_release(self, fleet: Crew, lease_id: str) -> None:
+    def _disconnect_after_release(self, fleet: Link, lease_id: str) -> None:
         """Cancel the fleet once any process has begun to release its slice: no call may go on until it times out."""
         while not fleet.canceled(LOOK_S):
             try:

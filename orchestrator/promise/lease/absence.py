@@ -8,7 +8,7 @@ create the slice later. Timeouts, 5xx, 403 and partial lists prove nothing: unkn
 from dataclasses import dataclass
 from math import inf
 
-from orchestrator.errors import CloudError
+from orchestrator.errors import CloudError, TpujobError
 from orchestrator.promise.lease.cloud_api import Capabilities, Listing, Operation, SliceView
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.text import names
@@ -101,3 +101,20 @@ def belongs(view: SliceView, lease: Lease) -> bool:
 def is_ours(view: SliceView, lease: Lease) -> bool:
     """Return whether this lease created the slice. If not, it must be neither adopted nor deleted."""
     return view.name.node == lease.name.node and view.labels.get(names.LEASE_ID) == lease.id
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """How a release ended. Unless it is `gone`, the slice may still be billed, and `verdict` has what is missing."""
+
+    lease: Lease
+    gone: bool
+    checked_at: float
+    verdict: Verdict
+    deletes_sent: int = 0
+    answer: str = ""  # the cloud's reply to the last of them
+
+
+def unchecked(lease: Lease, error: TpujobError) -> Released:
+    """Return a release without a proof, of a slice about which the cloud was not asked."""
+    return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))

@@ -3,8 +3,8 @@
 Every worker's watchdog publishes that it runs and reaches the API. The permission to delete belongs to one service account,
 the same on all workers, so a few watchdogs prove it for all.
 
-`vm.agent.chips` says how the chips are used. Of workers that train alone only all together count: one that has found another one
-says nothing.
+`vm.agent.chips` says how the chips are used. Of workers that train alone only all together count: one that has found another
+one says nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,15 +1,16 @@
 """A lease: the obligation for one billable slice, from intent to proven absence. Pure: states, events, transitions.
 
 `_ALLOWED` below is the whole state machine. The ledger stores a lease and appends the event that changed it in one
-transaction; nothing else changes a lease. The attempt that uses a lease has its own states (`promise.lease.run_and_attempt`): it
-may fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `promise.lease.absence`
-produces it.
+transaction; nothing else changes a lease. The attempt that uses a lease has its own states (`promise.lease.run_and_attempt`):
+it may fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in
+`promise.lease.absence` produces it.
 
 (No `slots` here, in `cloud_api` and in `run_and_attempt`: they double the time to create a class.)
 """
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import ClassVar
 
 from orchestrator.promise.lease.access import DIRECT, Route
 from orchestrator.promise.lease.cloud_api import SliceName
@@ -140,14 +141,18 @@ class Intent:
 
 @dataclass(frozen=True)
 class LeaseChange:
-    """Base of the events of a lease that exists. `at`: ledger time."""
+    """Base of the events of a lease that exists. `at`: ledger time. `kind`: as the ledger has it, where the name is another."""
+
+    kind: ClassVar[str] = ""
 
     lease_id: str
     at: float
 
 
-class Sent(LeaseChange):
+class CreateSent(LeaseChange):
     """Recorded before every create call, retries included: from here on the slice may exist."""
+
+    kind = "sent"
 
 
 @dataclass(frozen=True)
@@ -187,16 +192,20 @@ class Ready(LeaseChange):
 
 
 @dataclass(frozen=True)
-class Held(LeaseChange):
+class HeldUntil(LeaseChange):
     """The slice outlives the process that created it, until `until` (at most the deadline)."""
+
+    kind = "held"
 
     until: float
     held_for: HeldFor = HeldFor.USER
 
 
 @dataclass(frozen=True)
-class Passed(LeaseChange):
+class HandedToNextRun(LeaseChange):
     """The slice goes on to the next run of the process that created it, with the name, the end and the budget of that run."""
+
+    kind = "passed"
 
     run: str
     handle: str
@@ -216,8 +225,10 @@ class Extended(LeaseChange):
 
 
 @dataclass(frozen=True)
-class Down(LeaseChange):
+class ReleaseBegan(LeaseChange):
     """The slice is to be deleted. No event but `Gone` and `Forgotten` ends this state."""
+
+    kind = "down"
 
     reason: str
 
@@ -242,16 +253,16 @@ LeaseEvent = Intent | LeaseChange
 _ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
     LoginGranted: frozenset({LeaseState.INTENT}),
     LoginRefused: frozenset({LeaseState.INTENT}),
-    Sent: frozenset({LeaseState.INTENT}),
+    CreateSent: frozenset({LeaseState.INTENT}),
     CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Settled: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
-    Held: frozenset({LeaseState.READY}),
-    Passed: frozenset({LeaseState.READY}),
+    HeldUntil: frozenset({LeaseState.READY}),
+    HandedToNextRun: frozenset({LeaseState.READY}),
     Detached: frozenset({LeaseState.CREATING, LeaseState.READY}),  # CREATING: a JobSet takes its job with it
     Extended: frozenset({LeaseState.READY}),
-    Down: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
+    ReleaseBegan: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Gone: frozenset({LeaseState.DOWN}),
     Forgotten: frozenset({LeaseState.DOWN}),
 }
@@ -269,7 +280,7 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
     if lease.state not in _ALLOWED[type(event)]:
         raise NotAllowed(lease, event)
     match event:
-        case Sent(at=at):
+        case CreateSent(at=at):
             return replace(lease, sent_at=at, sends=lease.sends + 1, settled=False)
         case LoginGranted(user=user):
             return replace(lease, route=replace(lease.route, user=user))
@@ -289,11 +300,11 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             if lease.ready_by is not None and lease.ready_at is None:
                 deadline -= max(lease.ready_by - at, 0.0)  # waiting time that was not used does not prolong the lease
             return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
-        case Held(until=until, held_for=held_for):
+        case HeldUntil(until=until, held_for=held_for):
             # A detached run: its job has ended, and the slice is held for its results.
             until = min(until, lease.deadline)
             return replace(lease, purpose=Purpose.HOLD, hold_until=until, held_for=held_for, detached_at=None)
-        case Passed(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
+        case HandedToNextRun(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
             if lease.mode is not Mode.RUN:
                 raise NotAllowed(lease, event)  # it is claimed by its user, or by a job on the VM
             return replace(lease, run=run, handle=handle, deadline=deadline, budget_usd=budget_usd)
@@ -302,7 +313,7 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case Extended(until=until):
             held_until = None if lease.hold_until is None else until
             return replace(lease, deadline=max(lease.deadline, until), hold_until=held_until)
-        case Down(at=at, reason=reason):
+        case ReleaseBegan(at=at, reason=reason):
             if lease.state is LeaseState.DOWN:
                 # The latest reason wins: the user may end the run, not only this attempt.
                 return replace(lease, reason=reason)

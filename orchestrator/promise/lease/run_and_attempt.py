@@ -3,7 +3,7 @@
 A run is one execution of a job; an attempt is one try of it on one lease. An attempt ends when the outcome of the payload
 is known. The run's state is that of its last attempt.
 
-What was saved is measured by `hosts.transfer.saved_work`; `run.restart` reports it and records it in the ledger.
+What was saved is measured by `hosts.fleet.saved_work`; `run.restart` reports it and records it in the ledger.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from orchestrator import errors
 from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError, exit_code
-from orchestrator.promise.lease.lease import Down, HeldFor, Lease, LeaseEvent, LeaseState, NotAllowed
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseEvent, LeaseState, NotAllowed, ReleaseBegan
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.text.units import format_duration, format_size
 
@@ -224,7 +224,7 @@ def events_of_cancel(event: RunCanceled, last: Attempt, leases: list[Lease]) -> 
     """
     if last.state.ended:
         return []
-    events: list[LeaseEvent | AttemptChange] = [Down(lease.id, event.at, event.by) for lease in leases]
+    events: list[LeaseEvent | AttemptChange] = [ReleaseBegan(lease.id, event.at, event.by) for lease in leases]
     if any(lease.id == last.lease_id and lease.state is LeaseState.DOWN for lease in leases):
         return events
     if last.lease_id is None and leases:

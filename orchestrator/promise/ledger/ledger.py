@@ -98,7 +98,14 @@ KEPT_GC_RUNS = 100
 SWEEP_CANCELED = "sweep_canceled"
 
 _OPEN = "state not in ('gone', 'forgotten')"
-_ENDS = (leases.Down, leases.Settled, leases.Gone, attempts.AttemptEnded, attempts.ResultsCollected, RunCanceled)
+_ENDS = (
+    leases.ReleaseBegan,
+    leases.Settled,
+    leases.Gone,
+    attempts.AttemptEnded,
+    attempts.ResultsCollected,
+    RunCanceled,
+)
 
 
 class Ledger(LedgerFile):
@@ -231,7 +238,8 @@ class Ledger(LedgerFile):
 
     def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
         data = {} if isinstance(event, Intent | Began) else asdict(event)
-        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
+        named = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
+        kind = getattr(event, "kind", "") or named
         self._insert("event", {"at": at, "subject": subject, "kind": kind, "data": json.dumps(data)})
 
     # -- reading ---------------------------------------------------------------------------------------------------

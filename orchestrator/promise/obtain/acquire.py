@@ -87,7 +87,7 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
 
 async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:
     for pause_s in retry.pauses(first_s=0.5):
-        await Record(leases.Sent(lease.id, await Now()))
+        await Record(leases.CreateSent(lease.id, await Now()))
         try:
             operation = await Create(request)
         except errors.CloudUnavailable as error:

@@ -14,7 +14,7 @@ from functools import partial
 
 from orchestrator import errors
 from orchestrator.promise.effects import retry
-from orchestrator.promise.effects.base import Make, Now, Report, Shield, Sleep, Unlock
+from orchestrator.promise.effects.base import Make, Now, Report, Sleep, Unlock, UnmaskSignals
 from orchestrator.promise.lease import access
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceRequest
 from orchestrator.promise.lease.lease import Lease, NotAllowed
@@ -97,7 +97,7 @@ class _SearchState:
         if self.owed.unproven:
             raise errors.TeardownUnproven(f"{why}, but the failed create is not proven gone") from refusal
         await Report("access", f"{refusals.policy(refusal)}: the workers are reached {access.describe(found)}")
-        await Shield(raised=False)
+        await UnmaskSignals()
         made: tuple[Draft, ...] = await Make(partial(drafter.make, self.search.used_s, self.search.spent_usd))
         return made
 
@@ -170,7 +170,7 @@ class _SearchState:
             raise errors.Vanished(f"{draft.lease.name.node} was released meanwhile: {reason}") from error
         await Report("create", f"{where}   {why} (released: absent) → next")
         await self.record_tried(draft, why)
-        await Shield(raised=False)
+        await UnmaskSignals()
 
     async def record_tried(self, draft: Draft, why: str) -> None:
         """Record a candidate that is proven gone."""
@@ -291,7 +291,7 @@ class _Race:
         self.dropped[lease.id] = draft, refusals.describe(error)
         if await is_recorded(lease):
             await send_deletes([lease], reason=refusals.describe(error))
-            await Shield(raised=False)
+            await UnmaskSignals()
 
     async def release_dropped(self, budget_s: float) -> None:
         """Make one pass over the dropped candidates. With a budget, raises TeardownUnproven for one not proven gone then."""
@@ -310,7 +310,7 @@ class _Race:
             await Unlock(lease.id)
             await Report("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
             await self.search.record_tried(draft, why)
-        await Shield(raised=False)
+        await UnmaskSignals()
 
     async def finish(self, check: ReadyCheck, took_s: float) -> Lease:
         """Return the winner, after the deletes of all others have left."""
@@ -321,7 +321,7 @@ class _Race:
         self.owed.losers = [lease for lease in self.owed.losers if lease.id != winner.id]
         others = [runner.lease for runner in self.waiting.values()]
         await send_deletes(others, reason=f"{winner.name.zone} was first", again_s=AGAIN_S)
-        await Shield(raised=False)
+        await UnmaskSignals()
         where = f"{winner.accelerator_type} {winner.name.zone}"
         await Report("ready", f"{where} won in {took_s:.1f} s · {winner.name.node}")
         await shorten_labels(check, self.capabilities)
@@ -350,4 +350,4 @@ class LoserRelease:
                 self._owed.losers = [other for other in self._owed.losers if other.id != lease.id]
                 await Unlock(lease.id)
                 await report_loser(lease)
-        await Shield(raised=False)
+        await UnmaskSignals()

@@ -14,6 +14,7 @@ from orchestrator.promise.lease import access, claim_labels
 from orchestrator.promise.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via
 from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest, Timings
 from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
 from orchestrator.promise.obtain.startup_script import Watched, startup_script, watchdog_config
 from orchestrator.text import names
 from orchestrator.text.units import format_duration, format_usd
@@ -93,8 +94,6 @@ class PlanDrafter:
         return left_s
 
     def _draft(self, candidate: Candidate, life_s: float) -> Draft:
-        from orchestrator.hosts.ssh.known_hosts import create_key
-
         site, now = self.site, self.site.now()
         timings = site.timings if self.linger_s is None else replace(site.timings, linger_s=self.linger_s)
         lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
@@ -151,8 +150,6 @@ class PlanDrafter:
 
 
 def _login(lease: Lease, public_line: str) -> dict[str, str]:
-    from orchestrator.hosts.ssh.known_hosts import ssh_keys_metadata
-
     if lease.route.os_login:  # with OS Login on, the image ignores ssh-keys
         return {"enable-oslogin": "TRUE"}
     return {"ssh-keys": ssh_keys_metadata(lease.route.user, public_line), "enable-oslogin": "FALSE"}

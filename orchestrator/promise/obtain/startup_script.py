@@ -81,7 +81,7 @@ class Watched:
 @functools.cache
 def watchdog_source() -> str:
     """Return the watchdog's code."""
-    return resources.files("orchestrator.vm").joinpath("watchdog.py").read_text("utf-8")
+    return resources.files("orchestrator.promise").joinpath("watchdog.py").read_text("utf-8")
 
 
 @functools.cache

@@ -5,14 +5,14 @@ another batch) are shown side by side all the same, and marked as not comparable
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from orchestrator import traits
-from orchestrator.job.params import text_of
+from orchestrator.job.source.params import text_of
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.files.metrics import Metric, last_text, short
 from orchestrator.report.rows.layout import csv_cell, csv_lines, format_cost
@@ -97,7 +97,7 @@ def notes(columns: Sequence[RunFigures], *, with_best: bool = True) -> list[str]
     return [
         *times(columns),
         *holding(columns, names, SPREADS | LIMITS),
-        *(_best(list(zip(names, columns, strict=True))) if with_best else []),
+        *(best(columns, names, lambda metric: metric.best, lambda metric: short(metric.best)) if with_best else []),
         *prices(columns),
         *problems(columns),
     ]
@@ -140,31 +140,41 @@ def problems(columns: Sequence[RunFigures]) -> list[str]:
     return found
 
 
-def _best(named: Sequence[tuple[str, RunFigures]]) -> list[str]:
-    """Return which run has the best value of each metric that several runs report."""
-    found = []
-    for name in dict.fromkeys(chain.from_iterable(column.metrics for _, column in named)):
-        of_runs = [
-            (each.best, title)
-            for title, column in named
-            if (each := column.metrics.get(name)) is not None and each.best is not None
+def best(
+    columns: Sequence[Any], names: Sequence[str], value_of: Callable[[Any], float | None], text_of: Callable[[Any], str]
+) -> Iterator[str]:
+    """Yield which run, or group, has the best value of each metric that several have."""
+    for metric in dict.fromkeys(chain.from_iterable(column.metrics for column in columns)):
+        having = [
+            (name, column.metrics[metric])
+            for name, column in zip(names, columns, strict=True)
+            if metric in column.metrics
         ]
-        if len(of_runs) > 1:
-            value, title = min(of_runs) if less_is_better(name) else max(of_runs)
-            found.append(f"best {name}: {short(value)}, {title}")
-    return found
+        values = [(value, name, each) for name, each in having if (value := value_of(each)) is not None]
+        if len(values) > 1:
+            _, name, each = (min if less_is_better(metric) else max)(values, key=lambda value: value[:2])
+            yield f"best {metric}: {text_of(each)}, {name}"
 
 
 def _plain(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-Row = tuple[str, Callable[[RunFigures], str]]
 Plain = Callable[[float], str]
+
+
+class Row(NamedTuple):
+    """A row of a table: its label and the function that formats a cell. `value`, `less`: what is better, and if it is less."""
+
+    label: str
+    cell: Callable[[Any], str]
+    value: Callable[[RunFigures], float | None] = lambda column: None
+    less: bool | None = None
+
 
 LEAST = ("on", "device", "memory (MB)")  # left out first where a row for each run does not fit
 LEAST_WAIT = 0.01  # of the training
-PER_CHIP = "images / s / chip"
+PER_CHIP, WHOLE_JOB = "images / s / chip", "whole job (s)"
 COLUMNS = 4  # of more runs each gets a row
 BUILT_IN = ("images_per_s", "test_accuracy")  # metrics that have rows of their own, from metrics.json
 NOTHING = "-"
@@ -222,29 +232,54 @@ def comparable(columns: Sequence[RunFigures], names: Sequence[str] | None = None
 
 def rows(columns: Sequence[RunFigures]) -> list[Row]:
     """Return the label of each row, and the function that formats its cell; only rows of which a run has something."""
-    every = [*param_rows(columns), *_built_in(), *_metrics(columns), *_of_any_run(columns)]
-    if len({column.accelerator_type for column in columns}) == 1:
-        every = [row for row in every if row[0] != PER_CHIP]  # the same figures once more, divided by one number
-    return [row for row in every if any(row[1](column) != NOTHING for column in columns)]
+    every = [*param_rows(columns), *_built_in(), *metric_rows(columns, _metric), *_of_any_run(columns)]
+    return filled(every, columns, {column.accelerator_type for column in columns})
 
 
-def param_rows(columns: Sequence[Any]) -> list[tuple[str, Callable[[Any], str]]]:
+def filled(rows: Iterable[Row], columns: Sequence[Any], types: Collection[str | None]) -> list[Row]:
+    """Return the rows of which a column has something. `types`: those of the slices."""
+    return [
+        row
+        for row in rows
+        if any(row.cell(column) != NOTHING for column in columns)
+        and (row.label != PER_CHIP or len(types) > 1)  # of one type: the same figures once more, divided by one number
+    ]
+
+
+def param_rows(columns: Sequence[Any]) -> list[Row]:
     """Return a row for each parameter of these runs, or groups of runs."""
     names = dict.fromkeys(chain.from_iterable(column.params for column in columns))
-    return [(name, partial(_param, name)) for name in names]
+    return [Row(name, partial(_cell_of, "params", name, text_of)) for name in names]
 
 
-def _param(name: str, column: Any) -> str:
-    return text_of(column.params[name]) if name in column.params else NOTHING
+def metric_rows(columns: Sequence[Any], text: Callable[[Any], str]) -> list[Row]:
+    """Return a row for each metric of these runs, or groups. Those of the built-in training have rows already."""
+    shown = {name for name in BUILT_IN if any(column.value(name) is not None for column in columns)}
+    names = dict.fromkeys(name for column in columns for name in column.metrics if name not in shown)
+    cells = {name: partial(_cell_of, "metrics", name, text) for name in names}
+    return [Row(name, cell, partial(_best_of, name), less_is_better(name) is True) for name, cell in cells.items()]
+
+
+def _cell_of(key: str, name: str, text: Callable[[Any], str], column: Any) -> str:
+    found = getattr(column, key)
+    return text(found[name]) if name in found else NOTHING
+
+
+def _best_of(name: str, column: RunFigures) -> float | None:
+    return column.metrics[name].best if name in column.metrics else None
 
 
 def _built_in() -> list[Row]:
-    return [(label_of(name), partial(_figure, name, how)) for name, how in FIGURES.items()]
-
-
-def label_of(name: str) -> str:
-    """Return the label of a figure's row."""
-    return FIGURES[name].label + (" (mean ± σ)" if name in ("step_s", "epoch_s") else "")
+    """The figures; of steps and epochs a run has several values."""
+    return [
+        Row(
+            how.label + (" (mean ± σ)" if name in ("step_s", "epoch_s") else ""),
+            partial(_figure, name, how),
+            partial(RunFigures.value, name=name),
+            how.less,
+        )
+        for name, how in FIGURES.items()
+    ]
 
 
 def _figure(name: str, how: Shown, column: RunFigures) -> str:
@@ -257,29 +292,21 @@ def _figure(name: str, how: Shown, column: RunFigures) -> str:
     return NOTHING if unseen else how.plain(found * how.factor)
 
 
-def _metrics(columns: Sequence[RunFigures]) -> list[Row]:
-    """What the jobs reported: last value, and the best in brackets. Those of the built-in training have rows already."""
-    shown = {name for name in BUILT_IN if any(getattr(column, name) is not None for column in columns)}
-    names = dict.fromkeys(name for column in columns for name in column.metrics if name not in shown)
-    return [(name, partial(_metric, name)) for name in names]
-
-
-def _metric(name: str, column: RunFigures) -> str:
-    found = column.metrics.get(name)
-    if found is None:
-        return NOTHING
+def _metric(found: Metric) -> str:
+    """The last value, and the best in brackets."""
     last = last_text(found)
     return last if found.best in (None, found.last) else f"{last} (best {short(found.best)})"
 
 
 def _of_any_run(columns: Sequence[RunFigures]) -> list[Row]:
     """Exit codes and restarts only where they are not all 0."""
-    found: list[Row] = [("whole job (s)", lambda f: seconds(f.job_s))]
+    found = [Row(WHOLE_JOB, lambda f: seconds(f.job_s), lambda f: f.job_s, less=True)]
     if any(column.restarts for column in columns):
-        found.append(("restarts", lambda f: str(f.restarts)))
+        found.append(Row("restarts", lambda f: str(f.restarts)))
     if any(column.exit_code for column in columns):
-        found.append(("exit code", lambda f: NOTHING if f.exit_code is None else str(f.exit_code)))
-    return [*found, ("cost", dollars), ("device", device), ("on", place), ("run", lambda f: f.run)]
+        found.append(Row("exit code", lambda f: NOTHING if f.exit_code is None else str(f.exit_code)))
+    found.append(Row("cost", dollars, lambda f: f.cost_usd, less=True))
+    return [*found, Row("device", device), Row("on", place), Row("run", lambda f: f.run)]
 
 
 def spread(measure: Measure) -> str:
@@ -292,9 +319,10 @@ def spread(measure: Measure) -> str:
     return f"{about}{mean:,.{places}f}" + (f" ± {std:,.{places}f}" if std is not None else "")
 
 
-def waits_for_data(column: RunFigures) -> bool:
-    """Return whether the training waited for its data for a share of its time that matters."""
-    return bool(column.data_wait_s and column.total_s and column.data_wait_s >= LEAST_WAIT * column.total_s)
+def waits_for_data(column: Any) -> bool:
+    """Return whether a run, or a group, waited for its data for a share of its training that matters."""
+    waited, whole = column.value("data_wait_s"), column.value("total_s")
+    return bool(waited and whole and waited >= LEAST_WAIT * whole)
 
 
 def device_memory(column: RunFigures) -> str:
@@ -325,11 +353,11 @@ def place(column: RunFigures) -> str:
 
 def one(column: RunFigures) -> list[str]:
     """Return the lines of a single run, for `tpujob show`."""
-    lines = [f"work     {work}"] if (work := headline([column])) else []
+    found = [f"work     {work}"] if (work := headline([column])) else []
     rows_of = [*param_rows([column]), *_built_in(), *_of_any_run([column])[:-2]]
-    lines += [f"figure   {label}: {text}" for label, cell in rows_of if (text := cell(column)) != NOTHING]
-    lines += [f"metric   {name}: {_last_and_best(each)}" for name, each in column.metrics.items()]
-    return lines + [f"note     {note}" for note in notes([column])]
+    found += [f"figure   {row.label}: {text}" for row in rows_of if (text := row.cell(column)) != NOTHING]
+    found += [f"metric   {name}: {_last_and_best(each)}" for name, each in column.metrics.items()]
+    return found + [f"note     {note}" for note in notes([column])]
 
 
 def _last_and_best(metric: Metric) -> str:
@@ -348,8 +376,12 @@ def _last_and_best(metric: Metric) -> str:
 
 def table(columns: Sequence[RunFigures]) -> Table:
     """Return the table: a row for each figure, a column for each run; the other way round for many runs."""
-    body = ((label, *(cell(column) for column in columns)) for label, cell in rows(columns))
-    return turned(((headline(columns), *titles(columns)), *body))
+    return turned([(headline(columns), *titles(columns)), *lines(rows(columns), columns)])
+
+
+def lines(rows: Iterable[Row], columns: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Return each row with its label and cells."""
+    return [(row.label, *map(row.cell, columns)) for row in rows]
 
 
 def turned(every: Sequence[tuple[str, ...]]) -> Table:

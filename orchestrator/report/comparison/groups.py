@@ -16,26 +16,14 @@ from itertools import chain
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.job.params import text_of
+from orchestrator.job.source.params import text_of
 from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.report.comparison import compare
-from orchestrator.report.comparison.compare import (
-    BUILT_IN,
-    FIGURES,
-    LEAST_WAIT,
-    NOTHING,
-    Shown,
-    device,
-    markdown_lines,
-    mean_and_std,
-    place,
-    turned,
-)
+from orchestrator.report.comparison.compare import FIGURES, NOTHING, WHOLE_JOB, Row, Shown, device, mean_and_std, place
 from orchestrator.report.comparison.figures import Measure, RunFigures
 from orchestrator.report.rows import costs
 from orchestrator.report.rows.layout import csv_cell, csv_lines, format_cost
-from orchestrator.text.names import shown
-from orchestrator.text.parsing import less_is_better
+from orchestrator.text.names import for_display
 from orchestrator.text.terminal import Table
 
 # The figures of a group, by their names in JSON and CSV: those of a run, of steps and epochs the means.
@@ -82,6 +70,10 @@ class RunGroup:
     metrics: Mapping[str, MetricMeasure]
     cost_usd: float | None
 
+    def value(self, name: str) -> float | None:
+        """Return the mean of a figure."""
+        return self.figures[name].mean
+
 
 def grouped(columns: Sequence[RunFigures], over: Sequence[str]) -> tuple[RunGroup, ...]:
     """Return the groups of these runs, in the order of their first ones. Raises UserError for a parameter that no run has."""
@@ -114,8 +106,8 @@ def _check(columns: Sequence[RunFigures], over: Sequence[str]) -> None:
         if near:
             advice = f"did you mean `{near[0]}`?"
         else:
-            advice = f"they have {', '.join(map(shown, known))}" if known else "they have none"
-        raise UserError(f"--over `{shown(name)}`: none of these runs has such a parameter; {advice}")
+            advice = f"they have {', '.join(map(for_display, known))}" if known else "they have none"
+        raise UserError(f"--over `{for_display(name)}`: none of these runs has such a parameter; {advice}")
 
 
 def _params(column: RunFigures, over: Sequence[str]) -> dict[str, Any]:
@@ -169,20 +161,14 @@ def _measured(name: str, averaged: Sequence[RunFigures]) -> MetricMeasure:
     return MetricMeasure(measure(each.last for each in having), measure(each.best for each in having))
 
 
-Row = tuple[str, Callable[[RunGroup], str]]
-
-
-WHOLE_JOB = Shown("whole job (s)")
-
-
 def table(groups: Sequence[RunGroup]) -> Table:
     """Return the table: a column for each group, or a row where there are many. The heading has the first parameter."""
-    return turned([(label, *(cell(group) for group in groups)) for label, cell in rows(groups)])
+    return compare.turned(compare.lines(rows(groups), groups))
 
 
 def markdown(groups: Sequence[RunGroup]) -> list[str]:
     """Return the lines of a Markdown table, and a list of the notes."""
-    return markdown_lines(table(groups), notes(groups))
+    return compare.markdown_lines(table(groups), remarks(groups))
 
 
 def as_json(groups: Sequence[RunGroup], over: Sequence[str]) -> dict[str, Any]:
@@ -190,7 +176,7 @@ def as_json(groups: Sequence[RunGroup], over: Sequence[str]) -> dict[str, Any]:
     runs, titles = runs_and_titles(groups)
     return {
         **compare.comparable(runs, titles),
-        "notes": notes(groups, with_differences=False),
+        "notes": remarks(groups, with_differences=False),
         "over": list(over),
         "groups": [
             _identity(group)
@@ -241,34 +227,29 @@ def _flat(group: RunGroup) -> dict[str, Any]:
 
 def rows(groups: Sequence[RunGroup]) -> list[Row]:
     """Return the label of each row, and the function that formats its cell; only rows of which a group has something."""
-    every: list[Row] = [*_of_what(groups), ("runs", _count), *_figures(groups), *_metrics(groups)]
-    every += [(WHOLE_JOB.label, partial(_figure, "job_s", WHOLE_JOB)), ("cost", _cost)]
-    every += [("device", partial(_each, device)), ("on", partial(_each, place))]
-    return [row for row in every if any(row[1](group) != NOTHING for group in groups)]
+    figures = {
+        name: how for name, how in FIGURES.items() if name != "data_wait_s" or any(map(compare.waits_for_data, groups))
+    }
+    every = [*_of_what(groups), Row("runs", _count)]
+    every += [Row(how.label, partial(_figure, name, how)) for name, how in figures.items()]
+    every += [*compare.metric_rows(groups, _last_and_best), Row(WHOLE_JOB, partial(_figure, "job_s", Shown(WHOLE_JOB)))]
+    every.append(Row("cost", lambda group: format_cost(group.cost_usd, group.cloud)))
+    every += [Row("device", partial(_each, device)), Row("on", partial(_each, place))]
+    return compare.filled(every, groups, {kind for group in groups for kind in accelerators(group)})
 
 
 def _of_what(groups: Sequence[RunGroup]) -> list[Row]:
     """The parameters, and what else tells the groups from each other; the job where there is nothing."""
-    found: list[Row] = [("variant", lambda g: g.variant or NOTHING)] if any(g.variant for g in groups) else []
+    found = [Row("variant", lambda g: g.variant or NOTHING)] if any(g.variant for g in groups) else []
     found += compare.param_rows(groups)
     if len({group.job for group in groups}) > 1 or not found:
-        found.insert(0, ("job", lambda g: g.job))
+        found.insert(0, Row("job", lambda g: g.job))
     return found
 
 
 def _count(group: RunGroup) -> str:
     averaged, of = len(group.averaged), len(group.members)
     return str(of) if averaged == of else f"{averaged} of {of}"
-
-
-def _figures(groups: Sequence[RunGroup]) -> Iterator[Row]:
-    types = {kind for group in groups for kind in accelerators(group)}
-    for name, how in FIGURES.items():
-        if name == "images_per_s_per_chip" and len(types) < 2:
-            continue  # the same figures once more, divided by one number
-        if name == "data_wait_s" and not any(map(_waits, groups)):
-            continue
-        yield how.label, partial(_figure, name, how)
 
 
 def _figure(name: str, how: Shown, group: RunGroup) -> str:
@@ -279,30 +260,10 @@ def _figure(name: str, how: Shown, group: RunGroup) -> str:
     return mean_and_std(replace(found, mean=found.mean * how.factor, std=std), how.plain)
 
 
-def _waits(group: RunGroup) -> bool:
-    waited, whole = group.figures["data_wait_s"].mean, group.figures["total_s"].mean
-    return bool(waited and whole and waited >= LEAST_WAIT * whole)
-
-
-def _metrics(groups: Sequence[RunGroup]) -> list[Row]:
-    shown = {name for name in BUILT_IN if any(group.figures[name].count for group in groups)}
-    names = dict.fromkeys(name for group in groups for name in group.metrics if name not in shown)
-    return [(name, partial(_metric, name)) for name in names]
-
-
-def _metric(name: str, group: RunGroup) -> str:
-    found = group.metrics.get(name)
-    return NOTHING if found is None else _last_and_best(found)
-
-
 def _last_and_best(metric: MetricMeasure) -> str:
     """Mean ± σ of the last values, and in brackets that of the best ones where they are others."""
     last, best = mean_and_std(metric.last), mean_and_std(metric.best)
     return last if best in (NOTHING, last) else f"{last} (best {best})"
-
-
-def _cost(group: RunGroup) -> str:
-    return format_cost(group.cost_usd, group.cloud)
 
 
 def _each(cell: Callable[[RunFigures], str], group: RunGroup) -> str:
@@ -315,7 +276,7 @@ def _each(cell: Callable[[RunFigures], str], group: RunGroup) -> str:
 SIGMA = "mean ± sample standard deviation (σ) over the runs that succeeded; cost: the sum of all runs of a group"
 
 
-def notes(groups: Sequence[RunGroup], *, with_differences: bool = True) -> list[str]:
+def remarks(groups: Sequence[RunGroup], *, with_differences: bool = True) -> list[str]:
     """Return what the figures mean, what limits them, and which group is the best. `with_differences`: first, in what the
     runs differ that matters."""
     runs, titles = runs_and_titles(groups)
@@ -327,7 +288,12 @@ def notes(groups: Sequence[RunGroup], *, with_differences: bool = True) -> list[
         *compare.times(runs),
         *chain.from_iterable(map(_limits, groups)),
         *compare.holding(runs, titles, compare.LIMITS),
-        *_best(groups),
+        *compare.best(
+            groups,
+            [group.title for group in groups],
+            lambda metric: metric.best.mean,
+            lambda metric: mean_and_std(metric.best),
+        ),
         *compare.prices(runs),
         *compare.problems(runs),
     ]
@@ -353,16 +319,3 @@ def _limits(group: RunGroup) -> Iterator[str]:
         yield f"{group.title}: not measured in all of its runs: {', '.join(partly)}"
     if len(kinds := accelerators(group)) > 1:
         yield f"{group.title}: its times are of different slices: {', '.join(kinds)}"
-
-
-def _best(groups: Sequence[RunGroup]) -> Iterator[str]:
-    """Which group has the best mean of each metric that several groups report."""
-    for name in dict.fromkeys(chain.from_iterable(group.metrics for group in groups)):
-        means = [
-            (best.mean, number)
-            for number, group in enumerate(groups)
-            if name in group.metrics and (best := group.metrics[name].best).mean is not None
-        ]
-        if len(means) > 1:
-            _, number = min(means) if less_is_better(name) else max(means)
-            yield f"best {name}: {mean_and_std(groups[number].metrics[name].best)}, {groups[number].title}"

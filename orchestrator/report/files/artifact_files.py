@@ -6,9 +6,10 @@ value of the wrong type or size is dropped.
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from orchestrator.text import parsing
 from orchestrator.text.terminal import clean, printable
@@ -16,6 +17,7 @@ from orchestrator.text.terminal import clean, printable
 MAX_JSON_BYTES = 1 << 20
 MAX_MEASURED = 1e15
 MAX_TEXT_CHARS = 60
+T = TypeVar("T")
 
 
 def open_regular(path: Path) -> BinaryIO | None:
@@ -28,6 +30,27 @@ def open_regular(path: Path) -> BinaryIO | None:
         os.close(fd)
         return None
     return os.fdopen(fd, "rb")
+
+
+def remembered(read: Callable[[BinaryIO], T]) -> Callable[[Path], T | None]:
+    """Return a function that reads a file, but not again one that did not change; None: there is no regular one."""
+
+    @lru_cache(maxsize=32)
+    def known(path: Path, size_bytes: int, mtime_ns: int) -> T | None:
+        file = open_regular(path)
+        if file is None:
+            return None
+        with file:
+            return read(file)
+
+    def found(path: Path) -> T | None:
+        try:
+            stat_ = path.lstat()
+        except OSError:
+            return None
+        return known(path, stat_.st_size, stat_.st_mtime_ns)
+
+    return found
 
 
 def read_object(path: Path) -> dict[str, Any]:

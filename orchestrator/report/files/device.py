@@ -9,11 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
-from orchestrator.report.files.artifact_files import MAX_MEASURED, measured, open_regular, pieces
+from orchestrator.report.files.artifact_files import MAX_MEASURED, measured, pieces, remembered
 from orchestrator.text.terminal import printable
 
 NAME = "tpu-metrics.jsonl"
@@ -77,7 +76,8 @@ class TpuUse:
 
 def read_run(directory: Path) -> TpuUse | None:
     """Return what the workers' files say; None where no worker has the file."""
-    found = [use for index in range(MAX_WORKERS) if (use := _read_worker(directory / f"worker{index}")) is not None]
+    paths = [directory / f"worker{index}" / "artifacts" / NAME for index in range(MAX_WORKERS)]
+    found = [use for path in paths if (use := _read_file(path)) is not None]
     if not found:
         return None
     every = TpuUse()
@@ -86,27 +86,13 @@ def read_run(directory: Path) -> TpuUse | None:
     return every
 
 
-def _read_worker(directory: Path) -> TpuUse | None:
-    path = directory / "artifacts" / NAME
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return _read_file(path, found.st_size, found.st_mtime_ns)
-
-
-@lru_cache(maxsize=2 * MAX_WORKERS)
-def _read_file(path: Path, size_bytes: int, mtime_ns: int) -> TpuUse | None:
-    """A file that did not change is not read again."""
-    file = open_regular(path)
-    if file is None:
-        return None
+@remembered
+def _read_file(file: BinaryIO) -> TpuUse:
     use = TpuUse()
-    with file:
-        for lines, _ in pieces(file, MAX_LINE_BYTES, max_bytes=MAX_BYTES):
-            for line in lines:
-                if type(line) is dict:
-                    use.add(line)
+    for lines, _ in pieces(file, MAX_LINE_BYTES, max_bytes=MAX_BYTES):
+        for line in lines:
+            if type(line) is dict:
+                use.add(line)
     return use
 
 

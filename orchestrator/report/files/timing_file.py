@@ -5,11 +5,10 @@ Lines that make no sense are counted and dropped. payload/README.md describes th
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.report.files.artifact_files import MAX_MEASURED, count, measured, open_regular, pieces, short_text
+from orchestrator.report.files.artifact_files import MAX_MEASURED, count, measured, pieces, remembered, short_text
 from orchestrator.report.files.timing import Epoch, Span, Timing
 
 SCHEMA = 1
@@ -32,24 +31,9 @@ def read_run(directory: Path) -> Timing | None:
         worker = directory / f"worker{index}"
         if not worker.is_dir():
             return None
-        path = worker / "artifacts" / NAME
-        try:
-            found = path.lstat()
-        except OSError:
-            continue
-        if (timing := _read_file(path, found.st_size, found.st_mtime_ns)) is not None:
+        if (timing := _read_file(worker / "artifacts" / NAME)) is not None:
             return timing
     return None
-
-
-@lru_cache(maxsize=8)
-def _read_file(path: Path, size_bytes: int, mtime_ns: int) -> Timing | None:
-    """A file that did not change is not read again."""
-    file = open_regular(path)
-    if file is None:
-        return None
-    with file:
-        return read(file)
 
 
 def read(file: BinaryIO, *, max_bytes: int = MAX_BYTES) -> Timing:
@@ -66,6 +50,9 @@ def read(file: BinaryIO, *, max_bytes: int = MAX_BYTES) -> Timing:
     if dropped:
         problems.append(f"{dropped:,} lines of {NAME} make no sense and were left out")
     return reader.timing
+
+
+_read_file = remembered(read)
 
 
 class _Reader:

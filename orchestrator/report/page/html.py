@@ -5,23 +5,27 @@ no request, no form, no address to resolve links against.
 """
 
 import base64
-import contextvars
 import functools
 import hashlib
 import json
+import os
+import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, pass_context
+from jinja2.runtime import Context
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from orchestrator import __version__
+from orchestrator.report.files.metrics import last_text, short
+from orchestrator.report.rows.layout import format_cost
+from orchestrator.text.units import clock, day_clock, format_duration
 
 ASSETS = Path(__file__).parent / "assets"
 Hide = Callable[[str], str]
-_HIDE: contextvars.ContextVar[Hide] = contextvars.ContextVar("hide", default=lambda text: text)
 
 
 def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
@@ -29,19 +33,35 @@ def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
 
     `hide` takes the secrets out of a text; it is called with every text of `page`, before that is escaped.
     """
-    return contextvars.copy_context().run(_render, page, data, hide)
-
-
-def _render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
-    _HIDE.set(hide)
     return _template().render(
         page=page,
+        hide=hide,
         data=htmlsafe_json_dumps(data, dumps=functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)),
         style=_inline("uPlot.min.css", "page.css"),
         script=_script(),
         policy=_policy(),
         version=__version__,
     )
+
+
+def took(value: float | None) -> str:
+    """Return the seconds of a step."""
+    if value is None:
+        return "unknown"
+    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _size(size_bytes: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:,.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+@pass_context
+def _hidden(context: Context, value: Any) -> Any:
+    """Return a value of the template as it is shown: a text without secrets."""
+    return context["hide"](value) if type(value) is str else value
 
 
 @functools.cache
@@ -52,8 +72,11 @@ def _template() -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: _HIDE.get()(value) if type(value) is str else value,
+        finalize=_hidden,
     )
+    environment.filters |= {"took": took, "size": _size, "quoted": lambda path: urllib.parse.quote(os.fsencode(path))}
+    environment.filters |= {"clock": clock, "day_clock": day_clock, "duration": format_duration, "cost": format_cost}
+    environment.filters |= {"short": short, "last": last_text}
     return environment.get_template("page.html.j2")
 
 

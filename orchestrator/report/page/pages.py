@@ -1,9 +1,6 @@
 """Put a page together: of one run, or of several with the table that compares them. Data in, HTML out."""
 
-import os
-import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -14,85 +11,41 @@ from orchestrator.report.page import pictures, summary, timeline
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.pictures import charts, clock
 from orchestrator.report.page.timeline import RunData
-from orchestrator.report.results import RunReport
+from orchestrator.report.results import event_table
 from orchestrator.report.results import remarks as remarks_of
 from orchestrator.report.rows import worker_ends
-from orchestrator.text.parsing import less_is_better
 from orchestrator.text.units import day_clock, format_duration
 
 PLACES = ("device", "on")
-# Of which rows of `report.compare` less, or more, is better, and their figures.
-BETTER = {compare.label_of(name): (name, how.less) for name, how in compare.FIGURES.items() if how.less is not None}
-BETTER |= {"whole job (s)": ("job_s", True), "cost": ("cost_usd", True)}
 TIMES = (
     *("cost", "images / s", "s / iteration (mean ± σ)", "s / epoch (mean ± σ)", "total (s)", "time to first step (s)"),
     *("compile (s)", "whole job (s)", "memory (MB)", "restarts", "exit code", *PLACES),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """`more`: what is shown smaller below the text."""
+def comparison(columns: Sequence[RunFigures]) -> dict[str, Any]:
+    """Return the table of these runs, as `tpujob compare` has it, and a tile for the best of each metric that has one.
 
-    text: str
-    more: str = ""
-    best: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best value of a column, and the run that has it."""
-
-    label: str
-    value: str
-    run: str
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """`rows`: the name of a run and its cells. `best`: of each column of a metric that has one, in the order of columns.
-
-    `remarks`: what makes the runs differ, and what the figures mean.
+    `best`: for each row, the numbers of the runs with its best value, among those that succeeded and did the same work.
     """
-
-    headline: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
-    best: tuple[Best, ...]
-    remarks: tuple[str, ...]
-
-
-def comparison(columns: Sequence[RunFigures]) -> Comparison:
-    """Return the table of these runs, as `tpujob compare` has it. Only runs that succeeded and did the same work have a best
-    among them."""
-    every = [row for row in compare.rows(columns) if row[0] != "run"]
+    every = [row for row in compare.rows(columns) if row.label != "run"]
     # What all have in common needs no column.
-    common = [
-        (label, cell(columns[0])) for label, cell in every if label in PLACES and len(set(map(cell, columns))) == 1
-    ]
-    rows = sorted((row for row in every if row[0] not in dict(common)), key=lambda row: _rank(row[0]))
-    alike = not compare.differences(columns, compare.SAME_WORK)
-    best = [_best(label, columns) if alike else set() for label, _ in rows]
-    cells = [
-        tuple(_cell(cell(column), number in best[index]) for index, (_, cell) in enumerate(rows))
-        for number, column in enumerate(columns)
-    ]
-    head = tuple(label for label, _ in rows)
-    names = compare.titles(columns)
-    named = tuple(zip(names, cells, strict=True))
-    first = [(index, min(best[index])) for index, label in enumerate(head) if best[index] and _rank(label) < 0]
-    bests = tuple(Best(head[index], _best_value(cells[number][index]), names[number]) for index, number in first)
-    headline = " · ".join(filter(None, (compare.headline(columns), *dict(common).values())))
-    return Comparison(headline, head, named, bests, tuple(compare.remarks(columns, with_best=False)))
-
-
-def _cell(text: str, best: bool) -> Cell:
-    last, bracket, more = text.partition(" (")
-    return Cell(last, more.removesuffix(")") if bracket else "", best)
-
-
-def _best_value(cell: Cell) -> str:
-    return cell.more.removeprefix("best ") if cell.more.startswith("best ") else cell.text
+    common = [row for row in every if row.label in PLACES and len(set(map(row.cell, columns))) == 1]
+    rows = sorted((row for row in every if row not in common), key=lambda row: _rank(row.label))
+    alike, names = not compare.differences(columns, compare.SAME_WORK), compare.titles(columns)
+    best = [_best(row, columns) if alike else set() for row in rows]
+    tiles = []
+    for row, first in [(row, min(each)) for row, each in zip(rows, best, strict=True) if each and _rank(row.label) < 0]:
+        last, _, top = row.cell(columns[first]).partition(" (best ")
+        tiles.append(summary.Tile(f"Best {row.label}", top.removesuffix(")") or last, names[first]))
+    return {
+        "headline": " · ".join(filter(None, (compare.headline(columns), *(row.cell(columns[0]) for row in common)))),
+        "rows": rows,
+        "columns": columns,
+        "best": best,
+        "tiles": tiles,
+        "remarks": compare.remarks(columns, with_best=False),
+    }
 
 
 def _rank(label: str) -> int:
@@ -100,26 +53,14 @@ def _rank(label: str) -> int:
     return TIMES.index(label) if label in TIMES else -1
 
 
-def _best(label: str, columns: Sequence[RunFigures]) -> set[int]:
+def _best(row: compare.Row, columns: Sequence[RunFigures]) -> set[int]:
     """Return the numbers of the runs with the best value of a row; none where all are alike or it is only shown."""
-    value_of: Callable[[RunFigures], float | None]
-    if label in BETTER:
-        name, less = BETTER[label]
-        value_of = lambda f: f.value(name)  # noqa: E731
-    elif any(label in column.metrics for column in columns) and not any(label in c.params for c in columns):
-        less = less_is_better(label) is True
-        value_of = lambda f: f.metrics[label].best if label in f.metrics else None  # noqa: E731
-    else:
+    values = {number: row.value(each) for number, each in enumerate(columns) if each.state == "succeeded"}
+    known = {value for value in values.values() if value is not None}
+    if row.less is None or len(known) < 2:
         return set()
-    known = [
-        (value, number)
-        for number, column in enumerate(columns)
-        if column.state == "succeeded" and (value := value_of(column)) is not None
-    ]
-    if len({value for value, _ in known}) < 2:
-        return set()
-    top = (min if less else max)(value for value, _ in known)
-    return {number for value, number in known if value == top}
+    top = min(known) if row.less else max(known)
+    return {number for number, value in values.items() if value == top}
 
 
 def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
@@ -129,7 +70,9 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
     a `trace.json`.
     """
     report, rows = data.report, timeline.rows(data)
-    files, more_files = files_of(report, link)
+    leases = [data.leases.get(each.lease_id or "") for each in data.attempts]
+    ran = [sum(span.seconds for span in row.spans if span.kind == "main") for row in rows if not row.minor]
+    files = [file for file in report.files if file.path not in OWN_FILES]
     page = {
         "kind": "run",
         "title": report.name,
@@ -139,28 +82,26 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "place": summary.place(data),
         "again": "" if report.ended_at is not None else f"tpujob report {report.run}",
         "emulated": summary.EMULATED if report.figures.emulated else "",
-        "facts": summary.facts(data),
+        "report": report,
         "workers": worker_ends.lines(report.workers),
         "tiles": summary.tiles(data),
         "timeline": pictures.timeline_of(rows),
-        "attempts": summary.attempts(data, rows),
-        "tried": summary.tried(data),
-        "losses": summary.losses(data),
-        "events": [(day_clock(event.at), event.what) for event in report.events],
+        "attempts": list(zip(report.attempts, leases, ran, strict=True)),
+        "tried": [each for attempt in report.attempts for each in attempt.tried],
+        "losses": timeline.losses(data),
+        "events": event_table(report).rows,
         "phases": pictures.phases(data, rows),
         "histogram": pictures.histogram(data),
         "device": summary.device_facts(data),
-        "metrics": summary.metric_rows(data),
         "notes": compare.notes([report.figures]),
         "logs": data.logs,
-        "files": files,
-        "more_files": more_files,
+        "link": link,
+        "files": files[:MOST_FILES],
+        "more_files": max(len(files) - MOST_FILES, 0),
         "results": [f"{kind}: {text}" for kind, text in remarks_of(report)],
         "trace": f"{link}/trace.json" if trace else "",
         "job": job_text(report.spec),
-        "job_path": report.job,
         "environment": environment(data.provenance),
-        "directory": report.directory,
     }
     return _render(page, [data], [report.name], hide)
 
@@ -174,9 +115,9 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "kind": "runs",
         "title": title,
         "sentence": _counts(runs),
-        "place": table.headline,
+        "place": table["headline"],
         "again": "",
-        "tiles": _tiles(runs, table),
+        "tiles": _tiles(runs, table["tiles"]),
         "state": _state(runs),
         "state_name": "",
         "emulated": summary.EMULATED if any(column.emulated for column in columns) else "",
@@ -199,10 +140,10 @@ def _state(runs: Sequence[RunData]) -> str:
     return next(state for state in ("bad", "open", "good") if state in states)
 
 
-def _tiles(runs: Sequence[RunData], table: Comparison) -> list[summary.Tile]:
+def _tiles(runs: Sequence[RunData], best: Sequence[summary.Tile]) -> list[summary.Tile]:
     """Return the best run by each of the first metrics, and what all of them took."""
     reports = [data.report for data in runs]
-    found = [summary.Tile(f"Best {each.label}", each.value, each.run) for each in table.best[: summary.MOST_METRICS]]
+    found = [*best[: summary.MOST_METRICS]]
     ended = [report.ended_at for report in reports if report.ended_at is not None]
     if len(ended) == len(reports):
         took = max(ended) - min(report.started_at for report in reports)
@@ -243,31 +184,6 @@ def _render(page: dict[str, Any], runs: Sequence[RunData], names: Sequence[str],
 MOST_FILES = 200
 OWN_FILES = ("report.html", "trace.json", "results.json")
 NO_KEYS = ("sweep", "secret_sources")  # of a job as recorded: not of its file
-
-
-@dataclass(frozen=True, slots=True)
-class FileLink:
-    path: str
-    href: str
-    size: str
-
-
-def files_of(report: RunReport, link: str) -> tuple[list[FileLink], int]:
-    """Return the files of the run, and how many are left out. `link`: the run's directory as seen from the page."""
-    every = [file for file in report.files if file.path not in OWN_FILES]
-    # The first part of a link is never from a job, so that no file name is read as the scheme of an address.
-    found = [
-        FileLink(file.path, f"{link}/{urllib.parse.quote(os.fsencode(file.path))}", _size(file.size_bytes))
-        for file in every[:MOST_FILES]
-    ]
-    return found, max(len(every) - MOST_FILES, 0)
-
-
-def _size(size_bytes: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:,.1f} {unit}"
-    return f"{size_bytes} bytes"
 
 
 def job_text(spec: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from orchestrator.report.comparison.compare import device_memory
 from orchestrator.report.comparison.figures import RunFigures
 from orchestrator.report.files import device
 from orchestrator.report.files.artifact_files import count, section
-from orchestrator.report.files.metrics import Metric, last_text, short
+from orchestrator.report.files.metrics import Metric, short
 from orchestrator.report.page import timeline
 from orchestrator.report.page.timeline import RunData
 from orchestrator.report.results import RunReport
@@ -24,7 +24,7 @@ from orchestrator.report.rows import costs
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.text.parsing import less_is_better
 from orchestrator.text.terminal import printable
-from orchestrator.text.units import clock, day_clock, format_duration
+from orchestrator.text.units import format_duration
 
 EMULATED = (
     "This TPU was emulated on a CPU: its seconds are not those of a real TPU, and nothing was billed. "
@@ -72,19 +72,6 @@ def place(data: RunData) -> str:
         return "no slice was had"
     kind = f"{lease.accelerator_type}, emulated" if lease.emulated else lease.accelerator_type
     return f"{kind} · {lease.zone} · {report.attempts[-1].provisioning or 'on-demand'}"
-
-
-def facts(data: RunData) -> list[tuple[str, str]]:
-    """Return which run it was, when, and with which parameters."""
-    report = data.report
-    found = [("Run", report.run), ("Started", day_clock(report.started_at))]
-    if report.ended_at is not None:
-        found.append(("Ended", day_clock(report.ended_at)))
-    if report.exit_code:
-        found.append(("Exit code", str(report.exit_code)))
-    if report.sweep:
-        found.append(("Sweep", f"{report.sweep} · {report.variant}"))
-    return found + [(name, str(value)) for name, value in report.params.items()]
 
 
 def tiles(data: RunData) -> list[Tile]:
@@ -137,70 +124,6 @@ def _lost_time(lost: Sequence[timeline.Loss]) -> str:
     known = [each.behind_s if each.behind_s is not None else each.gap_s for each in lost]
     seconds = sum(each for each in known if each is not None)
     return f"set the job back by {format_duration(seconds)}" if seconds else ""
-
-
-# What a run did, lost, asked for and measured, as rows of text for the tables of its page.
-
-
-def losses(data: RunData) -> list[tuple[str, ...]]:
-    """Return a row for each lost slice: what was lost, why, when, and what that cost."""
-    return [
-        (
-            str(each.attempt),
-            each.cause,
-            clock(each.at),
-            "none ran" if each.gap_s is None else format_duration(each.gap_s),
-            "unknown" if each.redone_s is None else format_duration(each.redone_s),
-            "unknown" if each.behind_s is None else format_duration(each.behind_s),
-            format_cost(each.usd, data.report.cloud),
-        )
-        for each in timeline.losses(data)
-    ]
-
-
-def attempts(data: RunData, rows: Sequence[timeline.Row]) -> list[tuple[str, ...]]:
-    """Return a row for each attempt. `rows`: those of the timeline."""
-    found: list[tuple[str, ...]] = []
-    ran_of = [row for row in rows if not row.minor]
-    for number, each in enumerate(data.report.attempts, 1):
-        lease = data.leases.get(data.attempts[number - 1].lease_id or "")
-        spans = ran_of[number - 1].spans
-        ran = None if each.running_at is None else sum(span.seconds for span in spans if span.kind == "main")
-        waited = None if each.ready_at is None else max(each.ready_at - each.began_at, 0.0)
-        found.append(
-            (
-                str(number),
-                lease.accelerator_type if lease else "none",
-                f"{each.zone} {each.provisioning}" if each.zone else "no slice",
-                "" if waited is None else format_duration(waited),
-                "never" if ran is None else format_duration(ran),
-                each.cause or each.state,
-                each.continued or "",
-                format_cost(each.usd, data.report.cloud),
-            )
-        )
-    return found
-
-
-def tried(data: RunData) -> list[tuple[str, str, str]]:
-    """Return which places gave no slice: when, where, why."""
-    return [(clock(t.at), t.where, t.why) for each in data.report.attempts for t in each.tried]
-
-
-def metric_rows(data: RunData) -> list[tuple[str, ...]]:
-    """Return a row for each metric: name, last, best and its step, lowest, highest, how many values."""
-    return [
-        (
-            name,
-            last_text(m),
-            "" if m.best is None else short(m.best),
-            "" if m.best is None or m.best_step is None else f"{m.best_step:,}",
-            short(m.low),
-            short(m.high),
-            f"{m.count:,}",
-        )
-        for name, m in data.report.figures.metrics.items()
-    ]
 
 
 @dataclass(frozen=True, slots=True)

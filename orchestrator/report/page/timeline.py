@@ -20,7 +20,7 @@ from orchestrator.report.files import device, metrics, timing_file
 from orchestrator.report.files.artifact_files import log_path, open_regular, read_object
 from orchestrator.report.files.device import TpuUse
 from orchestrator.report.files.metrics import Curve
-from orchestrator.report.files.timing import Timing
+from orchestrator.report.files.timing import Epoch, Piece, Timing
 from orchestrator.report.page.html import Hide
 from orchestrator.report.results import RunReport
 from orchestrator.report.rows import costs, worker_ends
@@ -290,56 +290,56 @@ def trace(data: RunData, hide: Hide) -> dict[str, Any]:
         name = f"{row.label} ({row.note})" if row.note else row.label
         lines.append((name, [Slice(KINDS[s.kind], s.begin - began, s.end - began) for s in row.spans]))
     if data.timing is not None:
-        job = _OfJob(data, data.timing)
-        of_job = {"job: phases": [*job.phases()], "job: epochs": [*job.epochs()], "job: steps": [*job.steps()]}
-        lines += [(name, slices) for name, slices in of_job.items() if slices]
+        lines += [(name, slices) for name, slices in _of_job(data, data.timing).items() if slices]
     events = [_name(0, "process_name", hide(f"tpujob: {data.report.name}"))]
     for line, (name, slices) in enumerate(lines, FIRST_LINE):
         events += [_name(line, "thread_name", hide(name)), *_laid_out(line, slices)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-class _OfJob:
-    """What a job timed of itself, in seconds of the run."""
+def _of_job(data: RunData, timing: Timing) -> dict[str, list[Slice]]:
+    """Return what a job timed of itself, in seconds of the run, by the name of the line."""
+    ran = [each.running_at - data.report.started_at for each in data.report.attempts if each.running_at is not None]
+    count = len(timing.began_s)
+    begun = ran[max(len(ran) - count, 0) :]
+    begun = (begun[:1] or [0.0]) * (count - len(begun)) + begun
+    sessions = list(zip(timing.began_s, begun, strict=True))  # when each began: of the job, of the run
 
-    def __init__(self, data: RunData, timing: Timing) -> None:
-        self._timing = timing
-        ran = [each.running_at - data.report.started_at for each in data.report.attempts if each.running_at is not None]
-        count = len(timing.began_s)
-        begun = ran[max(len(ran) - count, 0) :]
-        begun = (begun[:1] or [0.0]) * (count - len(begun)) + begun
-        self._sessions = list(zip(timing.began_s, begun, strict=True))  # when each began: of the job, of the run
-
-    def _slice(self, name: str, end_s: float, seconds: float, steps: int | None = None) -> Slice:
-        """Return a bar by its end on the clock of the job."""
-        sessions = self._sessions
+    def bar(name: str, end_s: float, seconds: float, steps: int | None = None) -> Slice:
+        """By its end on the clock of the job."""
         on_job, on_run = next(each for each in reversed(sessions) if each[0] < end_s or each == sessions[0])
         end = on_run + end_s - on_job
         return Slice(name, end - seconds, end, steps)
 
-    def phases(self) -> Iterator[Slice]:
-        return (self._slice(span.name, span.ended_s, span.seconds) for span in self._timing.all_spans)
+    steps = timing.steps
+    return {
+        "job: phases": [bar(span.name, span.ended_s, span.seconds) for span in timing.all_spans],
+        "job: epochs": [
+            bar(f"epoch {epoch.number}", end_s, seconds, epoch.steps) for epoch, end_s, seconds in _epochs(timing)
+        ],
+        "job: steps": [
+            *(bar(f"step {step.step:,} (compiles)", step.at_s, step.seconds, 1) for step in steps.compiled),
+            *(bar(_steps_of(piece), piece.at_s, piece.at_s - piece.began_s, piece.steps) for piece in steps.pieces),
+        ],
+    }
 
-    def epochs(self) -> Iterator[Slice]:
-        """Yield the epochs, the last one first. The bar of an epoch has what its own seconds leave out, too."""
-        apart = [span for span in self._timing.all_spans if span.name in APART]
-        for epoch in reversed(self._timing.epochs):
-            end_s = epoch.ended_s
-            if end_s is None:
-                continue
-            begin_s = end_s - epoch.seconds - epoch.compile_s
-            while apart and apart[-1].ended_s > begin_s + ROUNDED_S:
-                span = apart.pop()
-                begin_s -= span.seconds if span.ended_s <= end_s else 0.0  # after an epoch: of none
-            yield self._slice(f"epoch {epoch.number}", end_s, end_s - begin_s, epoch.steps)
 
-    def steps(self) -> Iterator[Slice]:
-        for step in self._timing.steps.compiled:
-            yield self._slice(f"step {step.step:,} (compiles)", step.at_s, step.seconds, 1)
-        for piece in self._timing.steps.pieces:
-            first = piece.step - piece.steps + 1
-            name = f"step {piece.step:,}" if piece.steps == 1 else f"steps {first:,} to {piece.step:,}"
-            yield self._slice(name, piece.at_s, piece.at_s - piece.began_s, piece.steps)
+def _epochs(timing: Timing) -> Iterator[tuple[Epoch, float, float]]:
+    """Yield the epochs, the last one first, with end and seconds of their bars, which have what their own leave out, too."""
+    apart = [span for span in timing.all_spans if span.name in APART]
+    for epoch in reversed(timing.epochs):
+        end_s = epoch.ended_s
+        if end_s is None:
+            continue
+        begin_s = end_s - epoch.seconds - epoch.compile_s
+        while apart and apart[-1].ended_s > begin_s + ROUNDED_S:
+            span = apart.pop()
+            begin_s -= span.seconds if span.ended_s <= end_s else 0.0  # after an epoch: of none
+        yield epoch, end_s, end_s - begin_s
+
+
+def _steps_of(piece: Piece) -> str:
+    return f"step {piece.step:,}" if piece.steps == 1 else f"steps {piece.step - piece.steps + 1:,} to {piece.step:,}"
 
 
 def _laid_out(line: int, slices: Iterable[Slice]) -> Iterator[dict[str, Any]]:

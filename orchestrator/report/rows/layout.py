@@ -1,9 +1,8 @@
-"""Costs, cells and requests, as every message and command shows them. Pure."""
+"""Costs and cells of CSV, as every message and command shows them. Pure."""
 
 import csv
-import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -32,40 +31,3 @@ def csv_lines(rows: Sequence[Mapping[str, Any]], head: Sequence[str] = ()) -> st
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
-
-
-# A request to the API as a person reads it: method, URL, and its body as YAML, with scripts and keys summarized.
-
-LONG_CHARS = 200  # a text that is longer, or has several lines, is summarized
-
-
-def request_lines(request: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a request that has `method`, `url` and `body`."""
-    return [f"{request['method']} {request['url']}", *_lines(request["body"], "")]
-
-
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _entry(f"{indent}{key}:", inner, indent)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for inner in value:
-            yield from _entry(f"{indent}-", inner, indent)
-
-
-def _entry(head: str, value: Any, indent: str) -> Iterator[str]:
-    if isinstance(value, Mapping | list | tuple) and value:
-        yield head
-        yield from _lines(value, f"{indent}  ")
-    else:
-        yield f"{head} {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    text = str(value)
-    if len(text) > LONG_CHARS or "\n" in text:
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return f"({len(text.encode()) / 1000:,.1f} KB, sha256 {digest[:16]}; `--json` has it)"
-    return text or '""'

@@ -1,7 +1,7 @@
 """What the ledger says of every run, whatever its job measures: seconds, restarts and dollars, and its attempts one by one."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, job_file
@@ -20,7 +20,7 @@ class WholeRun:
     cost_usd: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """One run. Times are unix seconds of the ledger; `exit_code` is that of the command that ended it, None until then."""
 
@@ -34,9 +34,9 @@ class RunSummary:
     ended_at: float | None
     directory: str
     cost_usd: float | None  #: of all attempts; None: a price is unknown, or it ran on this machine
-    params: dict[str, Any] = field(default_factory=dict)  #: of the job
-    sweep: str | None = None  #: the name of the sweep, and what the run is called in it
-    variant: str | None = None
+    params: dict[str, Any]  #: of the job
+    sweep: str | None  #: the name of the sweep, and what the run is called in it
+    variant: str | None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

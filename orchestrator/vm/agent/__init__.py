@@ -1,0 +1,1 @@
+"""The agent of a connection, the supervisor of a phase, and what it streams."""

@@ -23,13 +23,10 @@ import os
 import select
 import struct
 import sys
+from collections.abc import Callable
+from typing import NoReturn
 
 from ..files.frames import reply, widen, write
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
 
 
 def heartbeat() -> None:

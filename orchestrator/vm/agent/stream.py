@@ -22,14 +22,11 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Iterator
 from itertools import islice
 
 from ..files.frames import frame, reply
 from ..files.phases import PhaseFiles
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BLOCK_BYTES = 1 << 16  # of a file system, at most: holes are whole blocks
 PIECE_BYTES = 1 << 16

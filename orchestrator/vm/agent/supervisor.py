@@ -13,23 +13,16 @@ import fcntl
 import json
 import os
 import select
+import signal
 import sys
 import time
-
-try:  # the names of `signal` without its enumerations, which take 5 ms to import
-    import _signal as signal  # type: ignore[import-not-found]
-except ImportError:
-    import signal
+from typing import Any, NoReturn
 
 from ..files import phases
 from ..files.frames import reply
 from ..files.phases import PhaseFiles, boot_id, boot_s, private
 from . import stream
 from .stream import BoundedLog
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 LEFTOVER_GRACE_S = 2.0  # for what a job left running when its main process ended by itself
 LEFTOVER_LOOK_S = 0.5  # what ends so soon after it, such as a pool of workers, is not named

@@ -227,6 +227,7 @@ def _write_all(file: io.FileIO, piece: bytes) -> None:
 
 
 def quoted(name: str) -> str:
+    """Return it as a part of a path or a query in the API. Raises Lasting."""
     try:
         return quote(name, safe="")
     except UnicodeEncodeError:

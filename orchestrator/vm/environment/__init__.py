@@ -1,0 +1,1 @@
+"""The virtual environment of a job, and why nothing can be installed."""

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import tools as tools
+from . import tools
 from .tools import Failed, Tool, ask, plain, say, site_packages, version_of
 
 KEPT = 3  # environments; one with torch takes 7 GB

@@ -13,11 +13,8 @@ import json
 import os
 import stat
 import zlib
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 OF_AN_ATTEMPT = frozenset(("work", "artifacts", "setup", "main", "before.json", "restored.json"))
 OF_TPUJOB = frozenset(("bin", "store", "envs", "tools", "data"))

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 PREFIX = b"tpujob:"
 PIPE_BYTES = 1 << 20

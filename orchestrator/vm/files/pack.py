@@ -12,21 +12,19 @@ as long as it says there: nothing can be larger than it says. They are never on 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import Any
 
-from . import beside, hashing
+from . import beside
 from .frames import reply, widen, write
 from .phases import PhaseFiles
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
 
 SAY_EVERY_S = 1.0  # a sign of life while a large file is hashed
 PIECE_BYTES = 1 << 20
@@ -210,7 +208,7 @@ class _Index:
         _check(path)
         with open(path, "rb", buffering=0, opener=_never_waiting) as file:
             before = os.fstat(file.fileno())
-            digest, size_bytes = hashing.sha256(before.st_size), 0
+            digest, size_bytes = hashlib.sha256(), 0
             while True:
                 why = self.refused(max(before.st_size, size_bytes))
                 if why is not None:

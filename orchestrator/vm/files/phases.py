@@ -15,13 +15,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import time
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
+from collections.abc import Callable
+from typing import Any
 
 ROOM_BYTES = 4096
 LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
@@ -135,12 +132,6 @@ class PhaseFiles:
         if started is None:
             return {"state": "none", "why": "the worker has no record of this phase"}
         return {"state": "lost", "why": "the supervisor on the worker was killed, or the worker restarted"}
-
-
-try:  # the names of `signal` without its enumerations, which take 5 ms to import
-    import _signal as signal  # type: ignore[import-not-found]
-except ImportError:
-    import signal
 
 
 MARK = "TPUJOB_PHASE_DIR"  # in the environment of everything a phase starts; its value is unique on the machine

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
+import re
 import time
-
-from . import hashing
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 HOME = os.path.expanduser("~")  # as `phases.root`, without the 4 ms that pathlib takes on each worker
 KEEP = 4  # manifests: those of the newest runs
@@ -65,8 +62,6 @@ class Manifest:
                 parents.add(path)
         if len(set(leaves)) < len(leaves) or not parents.isdisjoint(leaves):
             raise ValueError("the manifest names a path twice")
-        if self.links:
-            import re  # takes 7 ms
         for path, target in self.links:
             if not re.fullmatch(TARGET, target) or target.split("/").count("..") > path.count("/"):
                 raise ValueError(f"the manifest has a link out of the directory: {path!r}")
@@ -117,7 +112,7 @@ class Store:
                 text = file.read()
         except FileNotFoundError:
             return None
-        return text if hashing.of(text) == name else None
+        return text if hashlib.sha256(text).hexdigest() == name else None
 
     def put_manifest(self, sha256: str, text: bytes) -> None:
         draft = self.path("drafts", f"{sha256}.{os.getpid()}")
@@ -198,7 +193,7 @@ class Store:
 
     def _copy(self, sha256: str, size_bytes: int, target: str) -> bool:
         """Return whether the copy is what it should be; a damaged content is deleted."""
-        digest = hashing.sha256(size_bytes)
+        digest = hashlib.sha256()
         with open(target, "xb", buffering=0) as out:
             if not size_bytes:
                 return True

@@ -26,7 +26,7 @@ from orchestrator.vm.buckets.cloud_storage import Storage
 from orchestrator.vm.buckets.crc32c import combined, crc32c
 from orchestrator.vm.buckets.data_objects import Failed
 from tests.emulator.fixture import Emulator
-from tests.unit.places.stub_api import Request, StubApi, StubReply
+from tests.fakes.api import Request, StubApi, StubReply
 from tests.waiting import held_port, until
 
 LARGE = os.urandom(5 << 20) + bytes(30 << 20) + os.urandom(5 << 20)  # of three parts, with a hole

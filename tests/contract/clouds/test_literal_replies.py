@@ -25,7 +25,7 @@ from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceReq
 from orchestrator.promise.obtain.refusals import step_after
 from tests import ROOT
 from tests.contract.hosts.scripted_relay import ScriptedRelay, scripted
-from tests.unit.places.stub_api import Request, StubApi, StubReply, failure, renewable, stub_api
+from tests.fakes.api import Request, StubApi, StubReply, failure, renewable, stub_api
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "literal_replies.jsonl").read_text().splitlines()]
 PLACE = "projects/my-project/locations/us-central1-a"
@@ -54,7 +54,7 @@ def answered(row: dict[str, Any], stub: StubApi, monkeypatch: pytest.MonkeyPatch
         case "tpu", "operations.get":
             return api.operation(body["name"])
         case "storage", _:
-            monkeypatch.setattr(objects, "GOOGLE", stub.url)
+            monkeypatch.setattr(objects, "STORAGE", stub.url)
             return objects.bucket("b", project=VM.project, bearer=TOKEN)
         case "oauth2", _:
             from google.auth.exceptions import RefreshError

@@ -15,7 +15,6 @@ import pytest
 from orchestrator import catalog, errors
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
 from orchestrator.hosts.fleet.fleet import Fleet, StartRequest
-from orchestrator.hosts.ssh.known_hosts import create_key, ssh_keys_metadata
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import connect, connect_light
@@ -31,11 +30,12 @@ from orchestrator.promise.lease.cloud_api import (
     SliceView,
 )
 from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
 from orchestrator.promise.obtain.startup_script import startup_script, watchdog_config
 from orchestrator.settings import Target
 from tests.contract.conftest import finish
 from tests.emulator.fixture import Emulator
-from tests.leases import lease_on
+from tests.fakes.leases import lease_on
 from tests.waiting import HANG_S, until
 
 EMULATED = Target("emulated", "emulated")

@@ -17,7 +17,6 @@ import pytest
 from cloud_tpu_emulator.daemon import control
 from orchestrator import catalog
 from orchestrator.errors import AuthError, QuotaError, Vanished
-from orchestrator.hosts.ssh.known_hosts import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.places.desk import Emulator as EmulatorPlace
 from orchestrator.places.google import project_access
 from orchestrator.places.google.credentials import EmulatorToken
@@ -25,8 +24,9 @@ from orchestrator.places.google.project_access import OsLogin, ProjectSetup, acc
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease.access import ANYWHERE, RELAY_RANGE, Route, entrance
 from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.obtain.login_key import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator.fixture import Emulator
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 from tests.waiting import HANG_S, until
 
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"

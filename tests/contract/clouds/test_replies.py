@@ -16,7 +16,7 @@ from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.promise.lease.cloud_api import SliceName, SliceRequest, SliceState, WorkerAddress
-from tests.unit.places.stub_api import FixedToken, StubApi, StubReply, failure, renewable, stub_api
+from tests.fakes.api import FixedToken, StubApi, StubReply, failure, renewable, stub_api
 from tests.waiting import until
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.promise.effects.locks import FileLocks
 from tests.cli_fixture import Tpujob
-from tests.leases import NEWER, as_of, dump, execute
+from tests.fakes.leases import NEWER, as_of, dump, execute
 from tests.waiting import until
 
 ZONE = "us-central1-a"

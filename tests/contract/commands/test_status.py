@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import tpujob as tpujob_api
-from orchestrator.api.session.session import Session, default_handle
+from orchestrator.api.session.lookup import default_handle
+from orchestrator.api.session.session import Session
 from orchestrator.api.slices import inventory
 from orchestrator.places.tpu.api.calls import ApiReply
 from orchestrator.promise.ledger.clocks import Clocks

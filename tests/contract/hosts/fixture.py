@@ -15,8 +15,8 @@ import pytest
 from orchestrator.hosts.fleet.fleet import Fleet, FleetStatus
 from orchestrator.hosts.ssh.dial import Dialer
 from orchestrator.hosts.ssh.fan_out import Patience
-from orchestrator.hosts.ssh.known_hosts import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.promise.obtain.login_key import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator.fixture import Emulator
 from tests.waiting import until
 

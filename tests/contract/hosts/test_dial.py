@@ -22,19 +22,18 @@ from orchestrator.hosts.iap.dialer import Relay
 from orchestrator.hosts.ssh import proxy_command
 from orchestrator.hosts.ssh.dial import Direct, Relayed, Took
 from orchestrator.hosts.ssh.fan_out import Patience
-from orchestrator.hosts.ssh.known_hosts import create_key
 from orchestrator.hosts.ssh.proxy_command import Piped
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.places.desk import Emulator as EmulatorPlace
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease.access import Route, Via
 from orchestrator.promise.lease.cloud_api import WorkerAddress
-from tests.contract.conftest import Fault
+from orchestrator.promise.obtain.login_key import create_key
 from tests.contract.hosts.fixture import USER, Road, Slice, four, one, until_ended
 from tests.contract.hosts.test_remote import request, shipment, started
-from tests.emulator.fixture import Emulator
-from tests.leases import lease_and_request
-from tests.unit.places.stub_api import FixedToken
+from tests.emulator.fixture import Emulator, Fault
+from tests.fakes.api import FixedToken
+from tests.fakes.leases import lease_and_request
 from tests.waiting import HANG_S, until
 
 __all__ = ["four", "one"]

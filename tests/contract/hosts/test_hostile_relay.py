@@ -14,7 +14,7 @@ from orchestrator.hosts.ssh.proxy_command import Piped
 from tests.contract.hosts.fixture import USER, Slice, one  # noqa: F401
 from tests.contract.hosts.scripted_relay import ScriptedRelay, data, resumed, scripted, sid
 from tests.contract.hosts.test_dial import proxies
-from tests.unit.places.stub_api import FixedToken
+from tests.fakes.api import FixedToken
 from tests.waiting import read_all, until
 
 pytestmark = pytest.mark.ci

@@ -26,12 +26,11 @@ from orchestrator.hosts.ssh.dial import Direct
 from orchestrator.hosts.ssh.proxy_command import Piped
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease.cloud_api import WorkerAddress
-from tests.contract.conftest import Fault
 from tests.contract.hosts.fixture import NODES, USER, Slice, one, slice_of, through_bastion  # noqa: F401
 from tests.contract.hosts.scripted_relay import ScriptedRelay, certificate, proxy, scripted
 from tests.contract.hosts.scripted_relay import echo as echo_frames
-from tests.emulator.fixture import Emulator
-from tests.unit.places.stub_api import FixedToken
+from tests.emulator.fixture import Emulator, Fault
+from tests.fakes.api import FixedToken
 from tests.waiting import HANG_S, echo, held_port, read_all, serving, until
 
 Backend = Callable[[Callable[[socket.socket], object]], int]

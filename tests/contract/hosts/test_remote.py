@@ -20,13 +20,13 @@ import pytest
 
 from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.hosts.fleet.fleet import Fleet, StartRequest, WorkerState
+from orchestrator.hosts.fleet.saved_work import SavedWork
 from orchestrator.hosts.shipping.shipment import Shipment, make_shipment
 from orchestrator.hosts.shipping.tree import Source, survey
 from orchestrator.hosts.ssh import agent
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Patience
 from orchestrator.hosts.ssh.openssh import ssh_argv
 from orchestrator.hosts.transfer.collect import Beside, CollectRequest
-from orchestrator.hosts.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
 from tests.contract.hosts.fixture import MakeRoad, Road, Slice, four, one, road, until_ended
 from tests.waiting import HANG_S, held_port, until
@@ -293,11 +293,11 @@ def test_a_full_disk_of_a_worker_is_one_line_with_its_numbers(one: Slice, tmp_pa
     fleet.cancel()
     fleet = one.fleet()
     original = archive.read_bytes()
-    source = zipfile.ZipFile(archive).read("vm/receive.py").decode()
+    source = zipfile.ZipFile(archive).read("vm/files/receive.py").decode()
     limit = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"  # as if no more fitted
     with zipfile.ZipFile(archive, "a") as changed, warnings.catch_warnings(action="ignore"):  # the last one counts
-        changed.writestr("vm/receive.py", source.replace("import fcntl\n", f"{limit}import fcntl\n"))
+        changed.writestr("vm/files/receive.py", source.replace("import fcntl\n", f"{limit}import fcntl\n"))
     try:
         with pytest.raises(
             RemoteError, match=r"worker0: no room on its disk for what is shipped \(62\.9 MB, .* is free"

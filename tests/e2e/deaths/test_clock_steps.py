@@ -69,7 +69,7 @@ def test_the_clock_that_the_tests_set_is_the_wall_clock_alone(cli: Cli, set_cloc
     argv = [
         sys.executable,
         "-c",
-        "import time; from orchestrator import boot_clock; print(time.time(), boot_clock.boot_s())",
+        "import time; from orchestrator.system import boot_clock; print(time.time(), boot_clock.boot_s())",
     ]
     before = boot_clock.boot_s()
     said = subprocess.run(

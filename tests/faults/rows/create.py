@@ -10,27 +10,23 @@ ONE_NODE = "this version makes one node for a run, not several slices"
 TOO_LATE = "assumption A1 is broken: no command can wait for ever"
 
 
-@row("9", "the reply to the create call is lost, and it had its effect")
-def lost_reply(w: World) -> None:
-    _one_node(w, "lost_reply")
+for number, title, how in (
+    ("9", "the reply to the create call is lost, and it had its effect", {"kind": "lost_reply"}),
+    (
+        "10",
+        "the create call is answered with 503, and it had its effect",
+        {"kind": "status", "status": 503, "effect": True},
+    ),
+    ("11", "the create call is answered with 503, and it had none", {"kind": "status", "status": 503}),
+):
 
-
-@row("10", "the create call is answered with 503, and it had its effect")
-def unavailable_with_effect(w: World) -> None:
-    _one_node(w, "status", status=503, effect=True)
-
-
-@row("11", "the create call is answered with 503, and it had none")
-def unavailable_without_effect(w: World) -> None:
-    _one_node(w, "status", status=503)
-
-
-def _one_node(w: World, kind: str, **parameters: Any) -> None:
-    w.fault(kind, "nodes.create", when={"first": 1}, **parameters)
-    done = w.do("run", w.short_job)
-    assert done.code() == 0, done.err
-    assert len(w.requests("nodes.create")) == 2 and w.lived() == 1
-    w.check_released("C0", w.job_ended_at, w.bounds.command())
+    @row(number, title)
+    def one_node(w: World, how: dict[str, Any] = how) -> None:
+        w.fault(operation="nodes.create", when={"first": 1}, **how)
+        done = w.do("run", w.short_job)
+        assert done.code() == 0, done.err
+        assert len(w.requests("nodes.create")) == 2 and w.lived() == 1
+        w.check_released("C0", w.job_ended_at, w.bounds.command())
 
 
 @row("12", "the create's operation outlasts the client", provision_s=4)

@@ -8,24 +8,16 @@ from tests.faults.world import Command, World, row
 IMPATIENT = {"orchestrator.promise.obligations:RELEASE_S": 8.0}  # instead of ten minutes
 
 
-@row("19a", "the reply to the delete call is lost")
-def lost_reply(w: World) -> None:
-    _first_delete(w, "lost_reply")
+for number, title, how in (
+    ("19a", "the reply to the delete call is lost", {"kind": "lost_reply"}),
+    ("19b", "the delete call is answered with 503", {"kind": "status", "status": 503}),
+    ("19c", "the delete call gets no answer for 3 s", {"kind": "hang", "seconds": 3}),
+):
 
-
-@row("19b", "the delete call is answered with 503")
-def unavailable(w: World) -> None:
-    _first_delete(w, "status", status=503)
-
-
-@row("19c", "the delete call gets no answer for 3 s")
-def silence(w: World) -> None:
-    _first_delete(w, "hang", seconds=3)
-
-
-def _first_delete(w: World, kind: str, **parameters: Any) -> None:
-    w.fault(kind, "nodes.delete", caller="client", when={"first": 1}, **parameters)
-    _succeeds(w, "C0")
+    @row(number, title)
+    def first_delete(w: World, how: dict[str, Any] = how) -> None:
+        w.fault(operation="nodes.delete", caller="client", when={"first": 1}, **how)
+        _succeeds(w, "C0")
 
 
 def _succeeds(w: World, what: str, **bound: Any) -> None:

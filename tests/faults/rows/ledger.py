@@ -7,8 +7,8 @@ import sqlite3
 import time
 from typing import Any
 
+from tests.fakes.leases import NEWER, execute
 from tests.faults.world import SHORT_LABEL, Command, World, row
-from tests.leases import NEWER, execute
 
 BY_HAND = (
     "a damaged ledger is not moved aside automatically: the command says so and creates nothing, `tpujob gc` needs none"

@@ -5,9 +5,7 @@ import time
 
 from tests.faults.world import PATCHED, SHORT_LABEL, SPEED, World, row
 
-VM_CLOCK = (
-    "an emulated VM has the clock of this machine; tests/unit/promise/test_watchdog.py sets it under virtual time"
-)
+VM_CLOCK = "an emulated VM has the clock of this machine; tests/unit/vm/test_watchdog.py sets it under virtual time"
 DAY_S = 86400
 
 
@@ -28,31 +26,23 @@ def revoked(w: World) -> None:
     assert w.states() == {"gone"}
 
 
-@row("29", "the VM's service account may not delete", vm_may=["get"])
-def may_not_delete(w: World) -> None:
-    _refused(w, "may not delete")
+for number, title, why, vm in (
+    ("29", "the VM's service account may not delete", "may not delete", {"vm_may": ["get"]}),
+    ("30", "the VM has no route to the API", "no route", {"vm_route": False}),
+    ("31", "the startup-script never runs", "has published nothing", {"startup_script": False}),
+):
 
-
-@row("30", "the VM has no route to the API", vm_route=False)
-def no_route(w: World) -> None:
-    _refused(w, "no route")
-
-
-@row("31", "the startup-script never runs", startup_script=False)
-def never_boots(w: World) -> None:
-    _refused(w, "has published nothing")
-
-
-def _refused(w: World, why: str) -> None:
-    """A detached run that could not end itself is refused, and its slice is gone."""
-    w.release_slot()
-    refused = w.do("submit", w.long_job())
-    assert refused.code() == 74, refused.err
-    w.check_bound("C0 after waiting for the watchdog", 0.0, w.bounds.unarmed())
-    w.until_no_process()
-    assert w.states() == {"gone"}
-    assert not (w.directory / "ended.0").exists()
-    assert why in refused.err, refused.err
+    @row(number, title, **vm)
+    def refused(w: World, why: str = why) -> None:
+        """A detached run that could not end itself is refused, and its slice is gone."""
+        w.release_slot()
+        refused = w.do("submit", w.long_job())
+        assert refused.code() == 74, refused.err
+        w.check_bound("C0 after waiting for the watchdog", 0.0, w.bounds.unarmed())
+        w.until_no_process()
+        assert w.states() == {"gone"}
+        assert not (w.directory / "ended.0").exists()
+        assert why in refused.err, refused.err
 
 
 @row("31b", "guest attributes are limited to the documented rate", attribute_limits=SPEED)

@@ -13,7 +13,7 @@ from payload.config import Config
 from payload.data import download, idx, sample, sources, synthetic
 from payload.data.download import PublishedFile
 from payload.failures import DataError
-from tests.unit.places.stub_api import Request, StubApi, StubReply
+from tests.fakes.api import Request, StubApi, StubReply
 from tests.waiting import HANG_S
 
 pytest.importorskip("numpy")

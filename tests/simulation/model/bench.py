@@ -20,7 +20,7 @@ from orchestrator.places.vms.stay import VmStay
 from orchestrator.promise.effects import base, cloud
 from orchestrator.promise.effects.base import Effect, Program
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceName
-from orchestrator.promise.lease.lease import Created, Intent, Lease, Purpose, Ready, Sent
+from orchestrator.promise.lease.lease import Created, CreateSent, Intent, Lease, Purpose, Ready
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.obtain.drafts import Draft
@@ -28,8 +28,7 @@ from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from orchestrator.run.up_and_down import UpRequest, up
-from tests.leases import ZONE, LedgerInMemory, lease_and_request
-from tests.simulation.model.cloud import ACCOUNT
+from tests.fakes.leases import ZONE, LedgerInMemory, lease_and_request
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.faults import CallOutcome, FaultPlan
 from tests.simulation.model.fleet import SimCollection, SimFleet, SimStartRequest
@@ -241,7 +240,7 @@ class Bench(World):
 
     def key_expires_at(self, lease: Lease) -> float:
         """Return when the key of a lease in the OS Login profile expires."""
-        keys = self.cloud.state.logins.get(ACCOUNT, self.time).keys.values()
+        keys = self.cloud.state.logins.keys(self.time).values()
         return next((key.expires_usec or 0) / 1e6 for key in keys if key.line.endswith(lease.id))
 
     @property
@@ -291,7 +290,7 @@ class Bench(World):
 def created(world: Bench, draft: Draft, *, ready: bool = False) -> Lease:
     """A lease with its slice in the cloud, as `create_slice` leaves it, or `acquire`."""
     lease, request = draft
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.ledger.record(Intent(lease), CreateSent(lease.id, world.time))
     create = world.cloud.create if request.queue is None else world.cloud.ask
     world.ledger.record(Created(lease.id, world.time, create(request, CallOutcome()).name))
     if ready:

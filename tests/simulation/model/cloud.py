@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloud_tpu_emulator.faults.api_errors import ApiError
 from cloud_tpu_emulator.model import reach
 from cloud_tpu_emulator.model.cloud_state import CloudState
+from cloud_tpu_emulator.model.reach import USERNAME
 from cloud_tpu_emulator.model.records import HostRecord, Node, Settings
 from cloud_tpu_emulator.model.records import OperationRecord as Record
 from cloud_tpu_emulator.wire.requests import parse_queued
@@ -37,7 +38,6 @@ ERRORS: dict[str, type[CloudError]] = {
     "INVALID_ARGUMENT": BadRequest,
 }
 PROJECT = "a-project"
-ACCOUNT = "ada@example.com"  # of the user, with an OS Login profile
 
 
 def full_name(name: SliceName) -> str:
@@ -190,10 +190,10 @@ class FakeCloud:
         if covers(self.world.plan.login_full, self.world.faults.elapsed_s()):
             raise ApiError("INVALID_ARGUMENT", "Login profile size exceeds 32 KiB.")
         now = self.timeline.now
-        profile = self.state.logins.import_key(ACCOUNT, PROJECT, _line(lease.id), int(expires_at * 1e6), now)
+        self.state.logins.import_key(PROJECT, _line(lease.id), int(expires_at * 1e6), now)
         self.world.log(f"the key of {lease.name.node} is in the profile")
         self.world.oracle.logins.key_set(lease, expires_at)
-        return profile.username
+        return USERNAME
 
     def extend_key(self, lease: Lease, expires_at: float) -> None:
         if lease.id not in self.login_keys():
@@ -202,15 +202,15 @@ class FakeCloud:
 
     def remove_key(self, lease: Lease) -> None:
         now = self.timeline.now
-        for fingerprint, key in list(self.state.logins.get(ACCOUNT, now).keys.items()):
+        for fingerprint, key in list(self.state.logins.keys(now).items()):
             if key.line == _line(lease.id):
-                self.state.logins.remove_key(ACCOUNT, fingerprint, now)
+                self.state.logins.remove_key(fingerprint, now)
                 self.world.log(f"the key of {lease.name.node} is removed")
         self.world.oracle.logins.removed(lease)
 
     def login_keys(self) -> set[str]:
         """Return the leases whose keys are in the profile."""
-        keys = self.state.logins.get(ACCOUNT, self.timeline.now).keys.values()
+        keys = self.state.logins.keys(self.timeline.now).values()
         return {key.line.rpartition("-")[2] for key in keys}
 
     def delete(self, full: str, outcome: CallOutcome, caller: str, process: Process | None) -> Record:

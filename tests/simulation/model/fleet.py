@@ -255,7 +255,7 @@ class SimSaved:
 
 @dataclass(slots=True)
 class SimSavedWork:
-    """Replaces `hosts.transfer.saved_work.SavedWork`: the saved work is the progress of the job."""
+    """Replaces `hosts.fleet.saved_work.SavedWork`: the saved work is the progress of the job."""
 
     saved: SimSaved | None = None
     left: tuple[object, ...] = ()

@@ -13,7 +13,7 @@ from orchestrator.errors import CloudError, Interrupted
 from orchestrator.hosts.fleet import effects
 from orchestrator.promise import guardian
 from orchestrator.promise.effects import base, cloud
-from orchestrator.promise.effects.base import Now, Program, Report, Shield, Sleep
+from orchestrator.promise.effects.base import MaskSignals, Now, Program, Report, Sleep, UnmaskSignals
 from orchestrator.promise.effects.cloud import Delete, DeleteAll
 from orchestrator.promise.effects.interpreter import Abandoned
 from orchestrator.promise.lease.cloud_api import WorkerAddress
@@ -62,7 +62,7 @@ class Process:
         self.cloud = machine.world.client(self)
         self.fleets: list[SimCrew] = []
         self.calls = 0  # calls to the API
-        self.shielded = False
+        self.masked = False
         self.pending: Interrupted | None = None
         self.signals_received = 0
         self.when_thawed: list[Callable[[], None]] = []  # called after SIGCONT
@@ -150,7 +150,7 @@ class Process:
             return
         self.world.log(f"{self.name} hears signal {number}")
         self.signals_received += 1
-        if self.shielded:
+        if self.masked:
             self.pending = self.pending or Interrupted(number)
             if self.signals_received >= 3:
                 self.error = Abandoned()
@@ -204,13 +204,13 @@ class Process:
             if kind is Report:
                 self.report(effect)  # type: ignore[arg-type]
                 continue
-            if kind is Shield:
-                self.shielded = effect.raised  # type: ignore[attr-defined]
-            if self.pending is not None and not self.shielded:
+            if kind is MaskSignals or kind is UnmaskSignals:
+                self.masked = kind is MaskSignals
+            if self.pending is not None and not self.masked:
                 error, self.pending = self.pending, None
                 world.oracle.signal_sent(self)
                 continue
-            if kind is Shield:
+            if kind is MaskSignals or kind is UnmaskSignals:
                 continue
             if not kind.slow:
                 world.acting = self

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from cloud_tpu_emulator.model.records import Settings
-from cloud_tpu_emulator.model.supply import Capacity, ClosedQueue, Quota
+from cloud_tpu_emulator.model.supply import Capacity, Quota, Selector
 from orchestrator.errors import TpujobError
 from orchestrator.promise.effects.interpreter import Abandoned
 from orchestrator.promise.lease.access import NO_WISH
@@ -161,7 +161,7 @@ class World:
     def _supply(self) -> None:
         plan, supply, now = self.plan, self.cloud.state.supply, self.timeline.now
         supply.capacity = [Capacity(zone=z, from_s=a, until_s=b, added_at=now) for z, a, b in plan.full]
-        supply.closed_queues = [ClosedQueue(zone=zone) for zone in plan.closed]
+        supply.closed_queues = [Selector(zone=zone) for zone in plan.closed]
         supply.quotas = [Quota(zone=zone, limit=0) for zone in plan.no_quota]
 
     def start_machines(self, *, timer_s: float | None = None, gc_every_s: float | None = None) -> Machine:

@@ -233,10 +233,10 @@ def leaves_early() -> Any:
 def second_signal_interrupts() -> Iterator[None]:
     """A second signal interrupts the teardown."""
     with (
-        patch.object(release, "Shield", NoEffect),
-        patch.object(run, "Shield", NoEffect),
-        patch.object(restart, "Shield", NoEffect),
-        patch.object(finish, "Shield", NoEffect),
+        patch.object(release, "MaskSignals", NoEffect),
+        patch.object(run, "MaskSignals", NoEffect),
+        patch.object(restart, "MaskSignals", NoEffect),
+        patch.object(finish, "MaskSignals", NoEffect),
     ):
         yield
 

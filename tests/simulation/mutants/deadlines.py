@@ -12,7 +12,7 @@ from orchestrator.promise.effects.base import Now, ReadLease, Record, Unlock
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease import claim_labels
 from orchestrator.promise.lease.cloud_api import SliceState
-from orchestrator.promise.lease.lease import Held, LeaseState
+from orchestrator.promise.lease.lease import HeldUntil, LeaseState
 from orchestrator.promise.obtain import acquire
 from orchestrator.run import collection, finish, program
 from orchestrator.run.progress import JobProgress
@@ -119,7 +119,7 @@ async def results_held_to_deadline(*args: Any) -> Any:
 async def results_held_in_ledger_only(_: Any, owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
     """A slice is held for its results in the ledger, not in its labels."""
     lease, owed.lease = owed.lease, None
-    await Record(Held(lease.id, await Now(), until, held_for))
+    await Record(HeldUntil(lease.id, await Now(), until, held_for))
     owed.kept_until = until
     await Unlock(lease.id)
     return await ReadLease(lease.id)

@@ -12,7 +12,7 @@ from orchestrator.promise.effects.cloud import Create
 from orchestrator.promise.gc import collect_garbage
 from orchestrator.promise.lease import absence, claim_labels
 from orchestrator.promise.lease.cloud_api import Listing
-from orchestrator.promise.lease.lease import Created, CreateRefused, Intent, Sent
+from orchestrator.promise.lease.lease import Created, CreateRefused, CreateSent, Intent
 from orchestrator.promise.obtain import acquire, candidate_search
 from orchestrator.text import names
 from tests.simulation.model.cloud import PROJECT
@@ -159,7 +159,7 @@ async def create_before_intent(_: Any, lease: Any, request: Any, capabilities: A
     await StartGuardian()
     operation = await Create(_stamped(lease, request, capabilities, await Now()))
     await Record(Intent(lease))
-    await Record(Sent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
+    await Record(CreateSent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
     return await acquire.wait_until_ready(
         lease, capabilities, give_up_at=await Now() + capabilities.timings.provision_s
     )
@@ -191,7 +191,7 @@ def no_guardian() -> Any:
 async def retries_under_new_name(real: Any, lease: Any, request: Any, *, give_up_at: float) -> None:
     """A create whose reply was lost is repeated under another name (SkyPilot#797)."""
     try:
-        await Record(Sent(lease.id, await Now()))
+        await Record(CreateSent(lease.id, await Now()))
         operation = await Create(request)
     except CloudUnavailable:
         name = replace(request.name, node=request.name.node + "x")
@@ -203,7 +203,7 @@ async def retries_under_new_name(real: Any, lease: Any, request: Any, *, give_up
 @replaces(acquire, "_create", "lost_create")
 async def lost_reply_is_refusal(_: Any, lease: Any, request: Any, *, give_up_at: float) -> None:
     """A lost reply counts as a refusal."""
-    await Record(Sent(lease.id, await Now()))
+    await Record(CreateSent(lease.id, await Now()))
     try:
         operation = await Create(request)
     except CloudUnavailable as error:
@@ -215,7 +215,7 @@ async def lost_reply_is_refusal(_: Any, lease: Any, request: Any, *, give_up_at:
 @replaces(candidate_search, "release_owed", "stockout_leaves_node")
 async def next_zone_before_proof(_: Any, held: Any, capabilities: Any, reason: str) -> None:
     """The next zone is asked before the slice in this one is proven gone (dstack, SkyPilot#2990)."""
-    await release.try_record(release.Down(held.lease.id, await Now(), reason))
+    await release.try_record(release.ReleaseBegan(held.lease.id, await Now(), reason))
 
 
 @replaces(absence, "is_ours", "taken_name", also=acquire)

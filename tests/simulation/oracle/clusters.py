@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DeadlineExceeded, Interrupted
-from orchestrator.promise.lease.lease import Detached, Down, Gone, Intent, Lease, LeaseEvent, LeaseState, Ready
+from orchestrator.promise.lease.lease import Detached, Gone, Intent, Lease, LeaseEvent, LeaseState, Ready, ReleaseBegan
 from orchestrator.run.progress import Outcome
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.jobsets import JobSet, Owned, Pod
@@ -320,7 +320,7 @@ class ClusterOracle:
             case Detached() if claim is not None:
                 claim.detached_at = now
                 self._check_hand_over(after)
-            case Down() if claim is not None and claim.canceled_at is None:
+            case ReleaseBegan() if claim is not None and claim.canceled_at is None:
                 if self.world.acting is claim.canceler and claim.canceler is not None:
                     claim.canceled_at = now
                 has_run = any(fate.of is claim and fate.ran_at is not None for fate in self.fates.values())

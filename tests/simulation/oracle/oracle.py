@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from cloud_tpu_emulator.model.records import Node, QueuedResource
 from orchestrator.promise.lease.lease import (
     Detached,
-    Down,
     Extended,
     Gone,
-    Held,
+    HeldUntil,
     Intent,
     Lease,
     LeaseEvent,
     LeaseState,
     Ready,
+    ReleaseBegan,
 )
 from tests.simulation.oracle import bounds, claims, periods
 from tests.simulation.oracle.claims import (
@@ -269,7 +269,7 @@ class Oracle:
                 if claim is not None and after.id in claim.races:
                     race = claim.races[after.id]
                     race.winner, race.won_at = (race.winner, race.won_at) if race.winner else (after.id, now)
-            case Down():
+            case ReleaseBegan():
                 self.logins.down_at.setdefault(after.id, now)
                 claim, actor = self.claim_of(after.id), self.world.acting
                 if (
@@ -288,7 +288,7 @@ class Oracle:
                 for resource in self.existing():
                     if resource.lease_id == after.id:
                         self.violated(Invariant.GONE_IS_TRUE, f"{resource} is called gone while it exists")
-            case Held() | Extended() | Detached():
+            case HeldUntil() | Extended() | Detached():
                 self._moved(event, after, now)
                 claim, was_held = self.claim_of(after.id), before is None or before.hold_until is not None
                 if claim is not None and after.hold_until is not None and not was_held:
@@ -296,7 +296,7 @@ class Oracle:
         if type(event) is Gone:
             self.world.stop_when_done()
 
-    def _moved(self, event: Held | Extended | Detached, lease: Lease, now: float) -> None:
+    def _moved(self, event: HeldUntil | Extended | Detached, lease: Lease, now: float) -> None:
         claim = self.claim_of(lease.id)
         if claim is None:
             return
@@ -320,9 +320,9 @@ class Oracle:
                 return
         writer = self.world.acting or self.world.laptop  # after a lost ledger each process has a time of its own
         ahead_s = max(lease.ends_at - writer.now(), 0.0)
-        if isinstance(event, Held):
+        if isinstance(event, HeldUntil):
             claim.detached_at = None  # its job has ended, and its results have to be collected
-        if isinstance(event, Held) and not claim.for_hold:
+        if isinstance(event, HeldUntil) and not claim.for_hold:
             timings = periods.periods(self.world)
             most_s = max(timings.linger_s, timings.ttl_s, claim.keep_s or 0.0) * 1.01 + 5.0
             if claim.kept == lease.id and claim.hold_until is not None:  # the user has extended it meanwhile

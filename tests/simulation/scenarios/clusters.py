@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from orchestrator.catalog import gke
-from orchestrator.job.keys.cluster import ClusterTarget
+from orchestrator.job.cluster import ClusterTarget
 from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, documents, labels_of
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.stay import ClusterStay
@@ -30,7 +30,6 @@ from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld, PodJob
 from tests.simulation.model.faults import FOREVER
 from tests.simulation.model.jobsets import NAMESPACE
-from tests.simulation.model.world import Layers
 from tests.simulation.oracle.clusters import ClusterClaim
 from tests.simulation.scenarios import random_worlds
 from tests.simulation.scenarios.commands import cancel
@@ -340,9 +339,7 @@ def workload_of(rng: Random) -> ClusterWorkload:
     )
 
 
-def cluster_world_of(
-    seed: int, *, without: frozenset[str] = frozenset(), trace: bool = False, layers: Layers | None = None
-) -> ClusterWorld:
+def cluster_world_of(seed: int, *, without: frozenset[str] = frozenset(), trace: bool = False) -> ClusterWorld:
     """Return the world of a seed with a cluster."""
     rng = Random(seed ^ 0xC1057E2)
     workload, plan = workload_of(rng), ClusterPlan()
@@ -362,4 +359,4 @@ def cluster_world_of(
     if not workload.queued:
         plan.evictions.clear()
         workload = replace(workload, wait_s=min(workload.wait_s, 60.0))
-    return ClusterWorld(seed, workload, plan, layers=layers, trace=trace)
+    return ClusterWorld(seed, workload, plan, trace=trace)

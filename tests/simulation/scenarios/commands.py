@@ -15,7 +15,7 @@ from orchestrator.places.place import STATES, Phase
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
-from orchestrator.promise.effects.base import Lock, Shield
+from orchestrator.promise.effects.base import Lock, UnmaskSignals
 from orchestrator.promise.gc import collect_garbage
 from orchestrator.promise.lease import access, claim_labels
 from orchestrator.promise.lease.access import AccessWish, ProjectRules, Route, Via
@@ -195,7 +195,7 @@ def type_sweep(world: World, *, candidates: Candidates, lasts_s: float, rc: int 
             kept = first.kept_until is not None  # it counts as one of `parallel:`, so this lane gets no other
             if first.unproven or kept or isinstance(first.error, Interrupted):
                 return first
-            await Shield(raised=False)  # a signal during the end of the first one ends the sweep
+            await UnmaskSignals()  # a signal during the end of the first one ends the sweep
             return await run_job(job(0), world.capabilities)
         except Exception:  # between the two: a signal, or a ledger that cannot be written
             if lane.lease is not None:
@@ -293,15 +293,15 @@ def type_collect(world: World) -> None:
                 world.authorized.add(process)
 
 
-def type_up(world: World, *, candidates: Candidates, hold_s: float, life_s: float = 1200.0, name: str = "up") -> None:
+def type_up(world: World, *, candidates: Candidates, hold_s: float, life_s: float = 1200.0) -> None:
     """Type `tpujob up`."""
-    claim = Claim(name, life_s, world.timeline.now, for_hold=True, wait_s=candidates.in_queue_s)
+    claim = Claim("up", life_s, world.timeline.now, for_hold=True, wait_s=candidates.in_queue_s)
     drafter = _Drafter(world, replace(candidates, race=False), life_s, claim, "alice")
     made = drafter.make()
     world.queues |= candidates.queued > 0
     world.oracle.claims.append(claim)
     claim.owner = world.laptop.type_command(
-        lambda: up(UpRequest("alice", made, None, hold_s, drafter=drafter), world.capabilities), name
+        lambda: up(UpRequest("alice", made, None, hold_s, drafter=drafter), world.capabilities), "up"
     )
     world.main = world.main or claim.owner
 

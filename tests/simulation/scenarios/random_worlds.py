@@ -10,7 +10,7 @@ from random import Random
 
 from orchestrator.promise.lease.access import NO_WISH, AccessWish
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
-from tests.simulation.model.world import SPEED, ZONES, Layers, World
+from tests.simulation.model.world import SPEED, ZONES, World
 from tests.simulation.scenarios import commands
 from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.scarcity import scarce
@@ -405,7 +405,6 @@ def world_of(
     plain: bool = False,
     access: bool = False,
     trace: bool = False,
-    layers: Layers | None = None,
     speed: float = SPEED,
 ) -> World:
     """Return the world of a seed. `plain`: without scarcity, queues and results that stay behind. `access`: with policies."""
@@ -440,4 +439,4 @@ def world_of(
         plan.while_creating = cloud_fault("refuse_delete", "nodes.delete")  # A6: a refused create creates nothing later
     if plan.policy_says == "operation" or any(f.kind == "create_fails_leaving_node" for f in plan.create_effects):
         plan.while_creating = None  # nothing is promised for a node that stays in CREATING and can never be deleted
-    return World(seed, workload, plan, trace=trace, layers=layers, speed=speed)
+    return World(seed, workload, plan, trace=trace, speed=speed)

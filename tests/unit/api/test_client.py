@@ -6,8 +6,6 @@ import dataclasses
 import inspect
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 
 import tpujob
 from orchestrator import errors
-from orchestrator.api.job import (
+from orchestrator.api.jobs.job import (
     Emulated,
     Gke,
     Job,
@@ -32,13 +30,12 @@ from orchestrator.api.job import (
 )
 from orchestrator.api.session.session import Session
 from orchestrator.errors import JobSpecError, UserError
-from orchestrator.job import sweep
-from orchestrator.job.keys import job_spec
-from orchestrator.job.keys.job_spec import JobSpec, LimitsSection
-from orchestrator.job.keys.shared_keys import GkeSection
-from orchestrator.job.keys.tpu_keys import Alternative, TpuSection
-from orchestrator.job.keys.train_keys import EmulatedSection, ProfileSection, TrainSection
+from orchestrator.job import job_spec, sweep
+from orchestrator.job.job_spec import JobSpec, LimitsSection
+from orchestrator.job.shared_keys import GkeSection
 from orchestrator.job.sweep import Sweep
+from orchestrator.job.tpu_keys import Alternative, TpuSection
+from orchestrator.job.train_keys import EmulatedSection, ProfileSection, TrainSection
 from orchestrator.promise import guardian_process
 from orchestrator.promise.effects.base import StartGuardian
 from orchestrator.promise.effects.locks import FileLocks
@@ -49,7 +46,7 @@ from orchestrator.system import fork
 from tests import ROOT
 from tests.forked import Child, in_thread
 from tests.unit.promise.effects.test_interpreter import hangs
-from tests.unit.test_imports import imports, is_within, read
+from tests.unit.test_imports import imports, is_within
 from tests.unit.test_shipped_python import heavy, imported
 from tests.waiting import HANG_S
 
@@ -75,26 +72,20 @@ def test_every_name_is_there_and_documented(name: str) -> None:
     assert inspect.getdoc(getattr(tpujob, name)), f"{name} has no docstring"
 
 
-def test_the_names_are_those_that_type_checkers_see() -> None:
-    tree = ast.parse((ROOT / "tpujob" / "__init__.py").read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    imported_names = {
-        alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname
-    }
-    assert any(alias.name == "*" for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names)
-    assigned = {target.id for node in block.body if isinstance(node, ast.Assign) for target in node.targets}  # type: ignore[attr-defined]
-    assert {name for name in imported_names | assigned if not name.startswith("_")} | ERRORS == set(tpujob.__all__)
+def test_the_list_of_names_is_the_one_that_type_checkers_read() -> None:
+    listed = ast.parse((ROOT / "tpujob" / "__init__.pyi").read_text(encoding="utf-8")).body
+    names = [alias for each in listed if isinstance(each, ast.ImportFrom) for alias in each.names]
+    assert all(alias.asname for alias in names), "`import X as X` exports X"
+    assert sorted(str(alias.asname) for alias in names if alias.name != "__version__") == tpujob.__all__
     assert set(tpujob.__all__) <= set(dir(tpujob))
 
 
 def test_the_public_face_knows_the_client_the_reports_and_the_errors_alone() -> None:
-    found = set(imports(read(Path("tpujob/__init__.py")), "tpujob"))
+    found = set(imports((ROOT / "tpujob" / "__init__.pyi").read_text(encoding="utf-8"), "tpujob"))
     ours = {name for name in found if name.startswith("orchestrator") and name != "orchestrator.__version__"}
-    assert all(is_within(name, {"orchestrator.api", "orchestrator.errors", "orchestrator.report"}) for name in ours)
-
-
-def test_every_error_is_exported() -> None:
-    assert set(tpujob.__all__) >= ERRORS
+    assert ours and all(
+        is_within(name, {"orchestrator.api", "orchestrator.errors", "orchestrator.report"}) for name in ours
+    )
 
 
 def test_every_public_method_is_documented_and_typed() -> None:
@@ -155,15 +146,6 @@ def test_what_a_slice_cannot_be_is_refused_where_the_block_begins(
             raise AssertionError("the block began")
         with pytest.raises(tpujob.UserError, match="one `with` block"), block:
             raise AssertionError("the block began")
-
-
-def test_the_readme_example_imports_from_anywhere(tmp_path: Path) -> None:
-    code = "import tpujob; from tpujob import Client, Job; print(tpujob.__version__, Client, Job)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert "orchestrator.api.job.Job" in done.stdout
 
 
 async def quick() -> str:
@@ -319,15 +301,11 @@ def test_a_mistake_names_the_field_and_no_line() -> None:
 
 @pytest.mark.parametrize(("arguments", "problem"), [
     ({}, "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"),
-    ({"command": "true", "train": Train()}, "command: a job has either `train:` or `command:`, not both"),
-    ({"command": "a\0b"}, "command: contains a NUL byte"),
     ({"command": object()}, "command: expected text, a number, a list or a mapping, not `object`"),
     ({"train": Train(options={"a": {"b": {1, 2}}})}, "train.options.a.b: expected text"),
     ({"train": Train(options={1: 2})}, "train.options: the key 1 is not a word"),
     ({"command": "true", "env": {"A": [1]}}, "env.A: expected text"),
-    ({"command": "true", "tpu": {"acclerator": "v5e-8"}}, "unknown key; did you mean `accelerator`?"),
     ({"command": "true", "env": {"KEY": "AKIAIOSFODNN7EXAMPLE"}}, "env.KEY: looks like a secret"),
-    ({"command": "true", "code": "~/x"}, "code: `~/x` is not relative"),
 ])  # fmt: skip
 def test_the_rules_are_those_of_the_file(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(JobSpecError) as raised:

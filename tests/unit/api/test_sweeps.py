@@ -3,28 +3,28 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from orchestrator import errors
 from orchestrator.api.jobs import ending
 from orchestrator.api.jobs.runs import RunOptions
-from orchestrator.api.session import lookup, sweep_progress
+from orchestrator.api.session import sweep_progress
 from orchestrator.api.session.events import Event, Failure, Notice, Reporter, RunResult, SweepResult
 from orchestrator.api.session.session import Session
 from orchestrator.api.sweeps import lanes
 from orchestrator.api.sweeps.lanes import Board
 from orchestrator.api.sweeps.sweeps import run_sweep
 from orchestrator.job import sweep
-from orchestrator.job.keys.job_spec import JobSpec
+from orchestrator.job.job_spec import JobSpec
 from orchestrator.job.sweep import Sweep
+from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.file import LedgerUnavailable
-from orchestrator.promise.release import Released
 from orchestrator.run.job_run import Lane
 from tests.waiting import HANG_S, until
 
@@ -80,7 +80,7 @@ class World:
         if error is None:
             Path(run.directory, "worker0").mkdir(parents=True)
         if error is None or isinstance(error, errors.PayloadFailed):
-            self.goes_on[label] = options.lane.goes_on()
+            self.goes_on[label] = options.lane.reserve_next()
         code = error.exit_code if error is not None else 0
         released = not (self.keeps_results and isinstance(error, errors.ArtifactError))
         directory = Path(run.directory)
@@ -114,19 +114,6 @@ def labels(result: SweepResult, state: str) -> list[str]:
     return [each.variant for each in result.variants if each.state == state]
 
 
-def test_every_variant_is_run_once_by_as_many_lanes_as_there_are_slices(world: World) -> None:
-    both = threading.Barrier(2)
-
-    def act(label: str, session: Session) -> None:
-        both.wait(HANG_S)
-
-    world.act = act
-    result = world.sweep(SIX)
-    assert (result.exit_code, len(labels(result, "succeeded"))) == (0, 6)
-    assert sorted(label for label, _ in world.runs) == [f"n={number}" for number in range(1, 7)]
-    assert len({lane for _, lane in world.runs}) == 2 and world.most_at_once == 2
-
-
 def test_one_lane_keeps_the_order_of_the_file_and_passes_its_slice_on_while_there_is_a_next_one(world: World) -> None:
     world.sweep(ONE_LANE)
     assert [label for label, _ in world.runs] == [f"n={number}" for number in range(1, 7)]
@@ -137,15 +124,6 @@ def test_more_slices_than_variants_are_not_asked_for(world: World) -> None:
     world.sweep(SIX.replace("parallel: 2", "parallel: 9"))
     assert len({lane for _, lane in world.runs}) <= 6
     assert "s: 6 variants, over 6 slices" in " ".join(world.notices())
-
-
-def test_a_failure_is_its_own_and_its_code_is_that_of_the_sweep(world: World) -> None:
-    world.act = lambda label, session: errors.PayloadFailed("no", rc=7) if label == "n=2" else None
-    result = world.sweep(ONE_LANE)
-    assert labels(result, "failed") == ["n=2"] and len(labels(result, "succeeded")) == 5
-    assert (result.exit_code, result.stopped) == (7, False)
-    assert [each.exit_code for each in result.failed] == [7]
-    assert "6 of 6 done (1 failed)" in world.notices()
 
 
 @pytest.mark.parametrize("error", [
@@ -353,35 +331,6 @@ def test_a_slice_that_an_earlier_command_left_unproven_counts_though_nothing_is_
     assert world.sweep(ONE_LANE).exit_code == errors.TeardownUnproven.exit_code and len(world.runs) == 6
 
 
-def test_the_same_sweep_does_not_run_twice_at_once(world: World) -> None:
-    def act(label: str, session: Session) -> None:
-        with pytest.raises(errors.UserError, match="s is being run already, by another process"):
-            world.sweep(ONE_LANE)
-
-    world.act = act
-    result = world.sweep(ONE_LANE.replace("[1, 2, 3, 4, 5, 6]", "[1]"))
-    assert result.exit_code == 0
-
-
-def test_progress_is_visible_while_the_sweep_is_alive_and_only_then(world: World) -> None:
-    seen: list[Mapping[str, Any]] = []
-
-    def act(label: str, session: Session) -> None:
-        (found,) = sweep_progress.living(session)
-        seen.append({"counts": found.counts, "states": [each.state for each in found.variants]})
-
-        assert len(sweep_progress.queued(session)) == 6 - len(seen)
-
-    world.act = act
-    world.sweep(ONE_LANE)
-    assert seen[0] == {"counts": "0 of 6 done, 1 running, 5 queued", "states": ["pending"] + ["queued"] * 5}
-    assert seen[5] == {"counts": "5 of 6 done, 1 running", "states": ["succeeded"] * 5 + ["pending"]}
-    session = Session.open()
-    assert sweep_progress.living(session) == () and sweep_progress.queued(session) == []
-    assert [run.id for run, _ in lookup.runs_of(session, "s")[1]] == [f"{number:010d}" for number in range(1, 7)]
-    session.close()
-
-
 MIXED = "name: m\nparallel: 2\ncommand: x\ntpu: {zone: us-central1-a}\n"
 MIXED += "variants:\n  a:\n  here: {on: local}\n  there: {on: local}\n"
 
@@ -427,13 +376,3 @@ def test_a_lane_rather_takes_what_its_slice_can_run(world: World) -> None:
     again = text.replace("type: [v5e-8, v6e-8], n: [1, 2]", "n: [3, 4], type: [v5e-8, v6e-8]")
     world.sweep(again + "command: x ${params.n}\n")
     assert [label.split()[1] for label, _ in world.runs] == ["type=v5e-8", "type=v5e-8", "type=v6e-8", "type=v6e-8"]
-
-
-def test_events_of_a_variant_carry_its_label(world: World) -> None:
-    world.sweep(ONE_LANE)
-    results = [event for event in world.events if isinstance(event, RunResult)]
-    assert [event.variant for event in results] == [f"n={number}" for number in range(1, 7)]
-    assert results[0].as_json()["variant"] == "n=1"
-    (last,) = [event for event in world.events if isinstance(event, SweepResult)]
-    assert world.events[-1] is last and "variant" not in last.as_json()
-    assert last.as_json()["variants"][0]["params"] == {"n": 1}

@@ -1,9 +1,9 @@
-"""The table of commands, the help and the completion: nothing is loaded before it is called for."""
+"""The table of commands, the help and the completion: no command is loaded before it is called for."""
 
-import ast
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,16 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator import catalog
-from orchestrator.cli import completion, console, help_text, main, typer_app
-from orchestrator.cli import dispatch as dispatching
+from orchestrator.cli import completion, typer_app
+from orchestrator.cli import main as dispatching
 from orchestrator.cli.command_table import COMMANDS, GROUPS, LIGHT, function_of, load
 from orchestrator.cli.completion import PLAIN
+from orchestrator.cli.console import console
 from orchestrator.promise.lease.lease import Intent
 from orchestrator.promise.lease.run_and_attempt import Attempt, Began, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.promise.ledger.rows import SweepRecord
-from tests import ROOT
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 from tests.unit.test_shipped_python import CLOUD_AND_SSH, MAIN, SCIENCE, heavy, imported
 
 LEAVES = [name for name, command in COMMANDS.items() if not command.is_group]
@@ -62,16 +62,14 @@ def test_a_light_command_that_is_called_without_typer_gets_what_typer_would_pass
 
 
 @pytest.mark.parametrize("own", [0, 3])
-def test_a_command_ends_with_75_if_a_session_of_its_own_could_not_prove_a_release(
+def test_a_command_ends_with_75_if_a_client_of_its_own_could_not_prove_a_release(
     monkeypatch: pytest.MonkeyPatch, own: int
 ) -> None:
-    def command(unproven: dict[str, int]) -> int:
-        console._sessions.extend([SimpleNamespace(unproven={}), SimpleNamespace(unproven=unproven)])
-        if own:
-            raise dispatching.ExitCode(own)
+    def command(unproven: bool) -> int:
+        console._clients.extend([SimpleNamespace(unproven=False), SimpleNamespace(unproven=unproven)])
         return own
 
-    for unproven, code in (({}, own), ({"lease": 1}, 75), ({}, own)):
+    for unproven, code in ((False, own), (True, 75), (False, own)):
         monkeypatch.setattr(dispatching, "_call", lambda unproven=unproven: command(unproven))
         assert call(monkeypatch, "any") == code, unproven
 
@@ -98,22 +96,6 @@ def test_commands_of_a_group_live_in_the_folder_of_the_group() -> None:
     assert wrong == []
 
 
-def test_commands_import_at_the_top_because_they_are_loaded_when_they_are_called() -> None:
-    late = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sorted((ROOT / "orchestrator" / "cli" / "commands").rglob("*.py"))
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    assert late == []
-
-
-def test_the_help_of_tpujob_names_its_own_options_as_typer_has_them() -> None:
-    assert help_text.options(typer_app.root()) == list(help_text.OPTIONS)
-
-
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_every_command_has_the_options_of_output_and_no_other_of_their_names(name: str) -> None:
     command = typer_app.everything()[name]
@@ -128,13 +110,12 @@ def test_every_command_has_the_options_of_output_and_no_other_of_their_names(nam
 @pytest.mark.parametrize("columns", [80, 200])
 def test_no_help_page_cuts_a_line_or_is_wider_than_80_columns(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    root = help_text.of_tpujob()
-    pages = [root]
-    for name, command in typer_app.everything().items():
-        if name:
-            pages.append(help_text.of_command(name, command) if name in LEAVES else help_text.of_group(name))
+    pages = [
+        command.get_help(command.make_context(f"tpujob {name}".strip(), [], resilient_parsing=True))
+        for name, command in typer_app.everything().items()
+    ]
     assert [line for page in pages for line in page.splitlines() if len(line) > 80] == []
-    unwrapped = " ".join(root.split())
+    unwrapped = " ".join(pages[0].split())
     assert [
         name for name, each in COMMANDS.items() if " " not in name and f"{name} {each.summary}" not in unwrapped
     ] == []
@@ -237,10 +218,13 @@ def test_a_completion_is_one_line_also_where_its_help_is_long(
     assert [line.partition("\t")[0] for line in lines] == [name for name in COMMANDS if " " not in name]
 
 
-def test_help_and_version_are_left_to_typer_where_stdout_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # noqa: SIM115, PTH123
-    assert not main._print_about(["--help"])
-    assert not main._print_about(["--version"])
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_a_help_that_cannot_be_written_is_an_error_as_that_of_any_command(word: str) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, word], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 64 and "cannot be written" in done.stderr
 
 
 @pytest.fixture
@@ -345,4 +329,4 @@ def test_a_completion_imports_neither_cloud_nor_ssh_nor_what_reads_job_files(
     monkeypatch.setenv("_TPUJOB_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split())))
-    assert heavy(imported(MAIN), CLOUD_AND_SSH | SCIENCE | {"rich", "orchestrator.job.keys.job_spec"}) == []
+    assert heavy(imported(MAIN), CLOUD_AND_SSH | SCIENCE | {"rich", "orchestrator.job.job_spec"}) == []

@@ -29,13 +29,14 @@ from orchestrator.api.session.events import (
     Workers,
 )
 from orchestrator.api.session.shown_logs import TAIL_LINES, Choice, Others
-from orchestrator.cli import live_view
-from orchestrator.cli.live_view import JobLine, LiveView, others_text
-from orchestrator.cli.renderer import ACTION, Console
+from orchestrator.cli.console import live_view
+from orchestrator.cli.console.live_view import JobLine, LiveView, others_text
+from orchestrator.cli.console.renderer import ACTION, Console
 from orchestrator.places.tpu.api.calls import CALL_LOG, logged
 from orchestrator.text.parsing import NotFinite
 from tests import ROOT
-from tests.waiting import HANG_S, Clock, until
+from tests.fakes.clock import Clock
+from tests.waiting import HANG_S, until
 
 UNTOLD = """access api asked attach bounds bucket cloud connect cost create detach drill emulator export found gc gke guardian
 larger lease logs next nodes plan ports race ready release released report request restart restore result save ship ssh state
@@ -245,20 +246,6 @@ def many(logs: Path) -> Workers:
     return Workers(16, logs / "runs/x/logs")
 
 
-def test_from_eight_workers_on_the_log_is_that_of_worker0_and_one_line_says_where_the_others_are(
-    console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    console.choose_logs("--logs", None)
-    console.show(many(tmp_path))
-    assert capsys.readouterr() == ("", ""), "nothing is shown yet"
-    for worker in range(16):
-        console.show(LogLines(worker, (f"step {worker}",)))
-    out, err = capsys.readouterr()
-    assert out == "worker0 | step 0\n"
-    assert err == "logs     showing worker0; the logs of the other 15 are in runs/x/logs; --logs all shows them\n"
-
-
 @pytest.mark.parametrize(("chosen", "shown"), [("all", 16), ((3, 5), 2)])
 def test_the_logs_that_are_asked_for_are_shown(
     console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path, chosen: Choice, shown: int
@@ -330,7 +317,7 @@ def test_the_others_are_one_line(others: Others, text: str) -> None:
 
 PROGRAM = """
 import time
-from orchestrator.cli.console import console
+from orchestrator.cli.console.console import console
 from orchestrator.api.session.events import *
 c = console()
 c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))
@@ -376,7 +363,7 @@ class Terminal:
 
 LONG = """
 import sys
-from orchestrator.cli.console import console, emit_wrapped
+from orchestrator.cli.console.console import console, emit_wrapped
 from orchestrator.api.session.events import LogLines, Notice
 console().show(LogLines(10, (
     "loss is 0.25 and the accuracy   of the " + "word " * 9, "    indented", "/a path/" + "long" * 9 + "er" * 30)))
@@ -420,7 +407,7 @@ def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> 
 
 MANY = """
 from pathlib import Path
-from orchestrator.cli.console import console
+from orchestrator.cli.console.console import console
 from orchestrator.api.session.events import *
 c = console()
 c.show(Workers(64, Path("logs")))

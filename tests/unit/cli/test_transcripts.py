@@ -11,9 +11,9 @@ from rich.cells import cell_len
 
 from orchestrator.api.slices.status import SliceRow, WaitingRun
 from orchestrator.cli.commands.slices.status import print_slices
-from orchestrator.cli.tables import print_table
+from orchestrator.cli.console.tables import print_table
 from tests.cli_fixture import Tpujob
-from tests.unit.places.stub_api import StubReply, stub_api
+from tests.fakes.api import StubReply, stub_api
 
 JOB = """
 name: demo
@@ -238,8 +238,8 @@ def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
     assert "cost     MONEY emulated\n" in shown
     assert "event    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(tpujob.only_run()) == (
-        "run name state exit_code detail hint cloud job spec started_at ended_at directory cost_usd lease attempts "
-        "workers events figures metrics files results params sweep variant"
+        "run name state exit_code cloud job started_at ended_at directory cost_usd params sweep variant "
+        "detail hint spec lease attempts workers events figures metrics files results"
     )
 
 

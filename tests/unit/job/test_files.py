@@ -4,8 +4,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from orchestrator.job.commands import Needed, needed_by
-from orchestrator.job.requirement_lines import MAX_FILES, Reader, Refused, Requirements
+from orchestrator.job.source.commands import Needed, needed_by
+from orchestrator.job.source.requirement_lines import MAX_FILES, Reader, Refused, Requirements
 
 
 def needed(*commands: str) -> list[str]:

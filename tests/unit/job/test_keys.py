@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import JobSpecError
-from orchestrator.job import yaml_source
-from orchestrator.job.keys import job_spec, tpu_keys, train_keys
-from orchestrator.job.rules import several_values as train_rules
+from orchestrator.job import job_spec, tpu_keys, train_keys
+from orchestrator.job.rules import cross_field_rules as train_rules
+from orchestrator.job.source import yaml_source
 from tests import ROOT
 from tests.unit.job.refused import refused
 

@@ -4,8 +4,7 @@ import pytest
 
 from orchestrator.capacity.location_rules import places_near
 from orchestrator.errors import JobSpecError
-from orchestrator.job import mistakes
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec, mistakes
 
 COMMAND = "command: ls\n"
 EMPTY = "1: the job file is empty; `tpujob init` writes one"

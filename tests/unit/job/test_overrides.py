@@ -3,7 +3,7 @@
 import pytest
 
 from orchestrator.errors import JobSpecError, UserError
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 from orchestrator.job.overrides import Override
 from tests.unit.job.refused import refused
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import JobSpecError
-from orchestrator.job import params, sweep, yaml_source
-from orchestrator.job.keys import job_spec
-from orchestrator.job.keys.job_spec import JobSpec
+from orchestrator.job import job_spec, sweep
+from orchestrator.job.job_spec import JobSpec
 from orchestrator.job.overrides import Override
+from orchestrator.job.source import params, yaml_source
 from orchestrator.job.sweep import Sweep, Variant
 from tests import ROOT
 from tests.unit.job.refused import refused

@@ -10,10 +10,10 @@ from orchestrator.capacity.capacity_request import CapacityRequest, Provisioning
 from orchestrator.capacity.location_rules import accelerator_problem, places_near
 from orchestrator.capacity.plan import make
 from orchestrator.errors import JobSpecError
-from orchestrator.job import yaml_source
-from orchestrator.job.keys import job_spec
-from orchestrator.job.keys.cluster import ClusterTarget, ClusterWish, problems, target_of
-from orchestrator.job.keys.tpu_keys import TpuSection
+from orchestrator.job import job_spec
+from orchestrator.job.cluster import ClusterTarget, ClusterWish, problems, target_of
+from orchestrator.job.source import yaml_source
+from orchestrator.job.tpu_keys import TpuSection
 from tests import ROOT
 from tests.unit.job.refused import refused
 

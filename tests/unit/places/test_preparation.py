@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import JobSpecError
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.code import check_files, check_python, survey
 from orchestrator.places.preparation.phases import Emulation, phases, pod_scripts
 from orchestrator.places.preparation.requirements import warnings
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.text.scripts import Environment
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 from tests.waiting import HANG_S
 
 

@@ -16,7 +16,7 @@ from orchestrator.promise.effects.base import Report
 from orchestrator.promise.gc import Collected, collect_garbage
 from orchestrator.promise.lease.cloud_api import Listing, SliceName
 from orchestrator.text import names
-from tests.leases import lease_and_request, queued
+from tests.fakes.leases import lease_and_request, queued
 from tests.simulation.model.bench import CAN, Bench, Between
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.cloud_client import CloudClient

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.promise import guardian
+from orchestrator.promise import guardian as loop
 from orchestrator.promise import guardian_process as guardian
 from orchestrator.promise.effects.base import Effect, Report, Sleep
 from orchestrator.promise.guardian import GuardianWorld, guardian_loop
@@ -24,8 +24,8 @@ from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from tests import ROOT
 from tests.cli_fixture import kill_all
+from tests.fakes.leases import lease_on
 from tests.forked import Child
-from tests.leases import lease_on
 from tests.simulation.model.bench import driven
 from tests.waiting import HANG_S, until
 
@@ -134,25 +134,18 @@ def test_a_held_slice_is_waited_for_by_one_guardian_and_released_at_its_end() ->
     machine.watch()
     [at] = machine.recovered_at
     assert START + 100 <= at <= START + 100 + 1
-    assert max(machine.slept) == guardian.POLL_S, "it looks now and then, because the end may have been moved"
+    assert max(machine.slept) == loop.POLL_S, "it looks now and then, because the end may have been moved"
     assert machine.lock_asked == 1
     another = Machine([held], lock_is_taken=True)
     another.watch()
     assert another.recovered_at == [] and another.time < START + 5
 
 
-def test_a_detached_run_is_left_alone_until_its_deadline() -> None:
-    machine = Machine([lease(detached_at=START, deadline=START + 3600)])
-    machine.watch()
-    [at] = machine.recovered_at
-    assert START + 3600 <= at <= START + 3600 + 1
-
-
 def test_the_slice_of_a_living_process_is_not_touched_and_taken_over_when_that_dies_without_its_guardian() -> None:
     machine = Machine([lease()], alive={"a"}, at={START + 1000: lambda machine: machine.alive.clear()})
     machine.watch()
     [at] = machine.recovered_at
-    assert START + 1000 <= at <= START + 1000 + guardian.POLL_S
+    assert START + 1000 <= at <= START + 1000 + loop.POLL_S
 
 
 def test_the_pauses_begin_anew_after_a_time_in_which_nothing_was_overdue() -> None:
@@ -170,7 +163,7 @@ def test_the_pauses_begin_anew_after_a_time_in_which_nothing_was_overdue() -> No
 def test_a_ledger_that_cannot_be_read_is_asked_again() -> None:
     machine = Machine([lease()], unreadable=6)
     machine.watch()
-    assert machine.recovered_at == [START + sum(guardian.QUICK_LOOKS_S) + 2 * guardian.POLL_S]
+    assert machine.recovered_at == [START + sum(loop.QUICK_LOOKS_S) + 2 * loop.POLL_S]
     assert machine.told == ["the ledger cannot be used: disk full; asking again"] * 6
 
 
@@ -227,7 +220,7 @@ def guardians(directory: Path) -> list[psutil.Process]:
 
 def armed(directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A process that arms a guardian, tells its pid and ends."""
-    code = "import sys; from pathlib import Path; from orchestrator.promise import process as guardian; "
+    code = "import sys; from pathlib import Path; from orchestrator.promise import guardian_process as guardian; "
     code += f"guardian.SCOPE_TIMEOUT_S = {HANG_S}; "  # a busy machine is no reason to do without a scope here
     code += "print(guardian.start_guardian(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)).pid)"
     return subprocess.run(
@@ -386,7 +379,7 @@ def test_a_guardian_can_be_killed_as_soon_as_it_is_armed(state: Path, monkeypatc
 
 
 def test_every_crash_point_that_is_registered_is_in_the_source_and_no_other_one() -> None:
-    source = "".join(path.read_text() for path in Path(guardian.__file__).parent.glob("*.py"))
+    source = "".join(path.read_text() for path in Path(guardian.__file__).parent.glob("guardian*.py"))
     called = [line.split('crash_point("')[1].split('"')[0] for line in source.splitlines() if 'crash_point("' in line]
     assert sorted(called) == sorted(guardian.CRASH_POINTS)
 

@@ -10,21 +10,22 @@ import pytest
 
 from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnavailable
 from orchestrator.promise.effects.cloud import ListSlices
+from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.access import Route
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceView
-from orchestrator.promise.lease.lease import Held, Intent, Lease, Sent
+from orchestrator.promise.lease.lease import CreateSent, HeldUntil, Intent, Lease
 from orchestrator.promise.obtain.acquire import acquire
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.recover import close_attempts, recover
-from orchestrator.promise.release import Released, release, release_all
-from tests.leases import lease_and_request, queued
+from orchestrator.promise.release import release, release_all
+from tests.fakes.leases import lease_and_request, queued
 from tests.simulation.model.bench import CAN, Bench, Crash, created, held
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.process import ProcessLocks
 
 
-def a_slice(world: Bench, n: int = 0) -> Lease:
-    return created(world, lease_and_request(n), ready=True)
+def a_slice(world: Bench) -> Lease:
+    return created(world, lease_and_request(), ready=True)
 
 
 def let_go(world: Bench, lease: Lease, budget_s: float = 7200.0) -> Released:
@@ -133,7 +134,7 @@ def test_an_operation_that_may_create_the_slice_or_its_request_delays_the_proof(
     lease, _ = lease_and_request()
     queued = verb.startswith("create")  # a failed create of a plain slice settles it at once
     lease = replace(lease, name=replace(lease.name, queued=queued))
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.ledger.record(Intent(lease), CreateSent(lease.id, world.time))
     error = CapacityError("no capacity") if queued and done else None
     found = Operation("operation-1", done, verb, f"projects/p/locations/z/{on.format(lease.name.node)}", error)
     monkeypatch.setattr(CloudClient, "operations", lambda *_: Listing((found,)))
@@ -155,7 +156,7 @@ def test_recovery_skips_leases_that_were_held_since_they_were_judged(
     lock = ProcessLocks.lock
 
     def held_meanwhile(locks: ProcessLocks, lease_id: str) -> bool:
-        world.ledger.record(Held(lease.id, world.time, world.time + 3600.0))
+        world.ledger.record(HeldUntil(lease.id, world.time, world.time + 3600.0))
         return lock(locks, lease_id)
 
     monkeypatch.setattr(ProcessLocks, "lock", held_meanwhile)

@@ -9,14 +9,14 @@ import pytest
 from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S, Route
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceView
-from orchestrator.promise.lease.lease import Extended, Held, LeaseState, Mode
+from orchestrator.promise.lease.lease import Extended, HeldUntil, LeaseState, Mode
 from orchestrator.promise.obligations import Obligations, keep_slice
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.release import release
 from orchestrator.promise.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
 from orchestrator.run.up_and_down import extend
-from tests.leases import ZONE, lease_and_request
+from tests.fakes.leases import ZONE, lease_and_request
 from tests.simulation.model.bench import CAN, Bench, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.process import Process, ProcessLocks
@@ -60,7 +60,7 @@ def test_labels_are_in_the_servers_time_and_a_corrected_local_clock_moves_no_dea
     assert int(labels(world)["tpujob-claimed-until"]) == pytest.approx(first.sent_at + ahead_s + claimed_s, abs=1)
     assert int(deadline) == pytest.approx(first.deadline + ahead_s, abs=1)
     assert any("shows are 1 d" in line for line in world.told)
-    moved = world.drive(move_claim(first, Held(first.id, world.laptop.now(), world.laptop.now() + 3600), CAN))
+    moved = world.drive(move_claim(first, HeldUntil(first.id, world.laptop.now(), world.laptop.now() + 3600), CAN))
     assert abs(int(labels(world)["tpujob-claimed-until"]) - (moved.ends_at + ahead_s)) <= 2
     listed = CloudClient.list
 
@@ -69,7 +69,7 @@ def test_labels_are_in_the_servers_time_and_a_corrected_local_clock_moves_no_dea
         return replace(found, server_now=(found.server_now or 0.0) - ahead_s)
 
     monkeypatch.setattr(CloudClient, "list", corrected)
-    world.drive(move_claim(first, Held(first.id, world.laptop.now(), world.laptop.now() + 60), CAN))
+    world.drive(move_claim(first, HeldUntil(first.id, world.laptop.now(), world.laptop.now() + 60), CAN))
     assert labels(world)["tpujob-deadline"] == deadline
 
 
@@ -113,7 +113,10 @@ def test_no_claim_moves_before_it_is_known_how_long_this_machine_was_off(
 ) -> None:
     monkeypatch.setattr(Process, "is_time_certain", lambda _: False)
     before, at = labels(world), world.ledger.lease(owed.lease.id)
-    for move in (Held(owed.lease.id, world.time, world.time + 60), lambda lease: Extended(lease.id, world.time, 1e10)):
+    for move in (
+        HeldUntil(owed.lease.id, world.time, world.time + 60),
+        lambda lease: Extended(lease.id, world.time, 1e10),
+    ):
         with pytest.raises(CloudUnavailable, match="was restarted"):
             world.drive(move_claim(owed.lease, move, CAN))
     assert (labels(world), world.ledger.lease(owed.lease.id)) == (before, at)
@@ -144,7 +147,7 @@ def test_what_is_not_this_slice_any_more_takes_no_claim(world: Bench, spoil: Any
     spoil(world, *world.nodes.values())
     before = labels(world)
     with pytest.raises(Vanished):
-        world.drive(move_claim(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
+        world.drive(move_claim(owed.lease, HeldUntil(owed.lease.id, world.time, world.time + 60), CAN))
     assert labels(world) == before and world.ledger.lease(owed.lease.id).hold_until is None
 
 
@@ -154,14 +157,6 @@ def test_a_slice_that_an_incomplete_list_lacks_is_asked_for_by_its_name(world: B
     world.time += CAN.timings.renew_s
     world.drive(renewal.tick())
     assert int(labels(world)["tpujob-claimed-until"]) == pytest.approx(world.time + CAN.timings.label_ttl_s, abs=2)
-
-
-def test_a_claim_of_a_run_never_becomes_shorter(world: Bench) -> None:
-    owed, (node,) = ready(world), world.nodes.values()
-    long = str(int(world.time + 5 * 3600.0))
-    node.spec["labels"] = {**labels(world), "tpujob-claimed-until": long}
-    world.drive(extend(owed.lease, 1800, CAN))
-    assert labels(world)["tpujob-claimed-until"] == long
 
 
 @pytest.mark.parametrize("free_after_s", [20.0, 1e9])

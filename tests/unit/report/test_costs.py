@@ -4,25 +4,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.promise.lease.lease import (
-    Created,
     CreateRefused,
-    Down,
+    CreateSent,
     Gone,
-    Held,
+    HandedToNextRun,
     HeldFor,
+    HeldUntil,
     Intent,
     Lease,
     LeaseEvent,
-    Passed,
     Purpose,
     Ready,
-    Sent,
+    ReleaseBegan,
     Settled,
 )
 from orchestrator.promise.lease.run_and_attempt import (
@@ -36,12 +36,13 @@ from orchestrator.promise.lease.run_and_attempt import (
     Tried,
 )
 from orchestrator.promise.ledger.ledger import Ledger
-from orchestrator.report.money.spending import (
+from orchestrator.report.rows import costs
+from orchestrator.report.spending import (
     Bill,
+    BilledInterval,
     By,
     CloudCost,
     CostRow,
-    Paid,
     Period,
     Stretch,
     Use,
@@ -49,8 +50,7 @@ from orchestrator.report.money.spending import (
     clouds,
     stretches,
 )
-from orchestrator.report.rows import costs
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 
 T0 = 1_000_000.0
 HOUR = 3600.0
@@ -68,16 +68,18 @@ def ledger(tmp_path: Path) -> Ledger:
     return made
 
 
-def asked(ledger: Ledger, number: int, at: float, *, queued: bool = False, run: str | None = RUN.id) -> Lease:
+def asked(
+    ledger: Ledger, number: int, at: float, *, queued: bool = False, run: str | None = RUN.id, **changes: Any
+) -> Lease:
     """A slice that the run asked for, at 9.60 dollars an hour."""
     lease, _ = lease_and_request(number, now=at)
-    lease = replace(lease, cloud="google", run=run, name=replace(lease.name, queued=queued))
-    ledger.record(Intent(lease), Sent(lease.id, at), Created(lease.id, at, f"operation-{number}"))
+    lease = replace(lease, cloud="google", run=run, name=replace(lease.name, queued=queued), **changes)
+    ledger.record(Intent(lease), CreateSent(lease.id, at))
     return lease
 
 
 def ended(lease: Lease, at: float) -> tuple[LeaseEvent, ...]:
-    return Down(lease.id, at, "over"), Gone(lease.id, at, "proof")
+    return ReleaseBegan(lease.id, at, "over"), Gone(lease.id, at, "proof")
 
 
 @pytest.mark.parametrize(("lease", "usd"), [
@@ -114,7 +116,7 @@ def test_a_run_that_is_still_on_its_slice_costs_what_that_slice_has_cost_so_far(
 
 def test_a_slice_that_is_not_proven_gone_costs_on_after_its_run_has_ended(ledger: Ledger) -> None:
     lease = asked(ledger, 1, T0)
-    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id), Down(lease.id, T0 + 60, "over"))
+    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id), ReleaseBegan(lease.id, T0 + 60, "over"))
     ledger.record(AttemptEnded(FIRST.id, T0 + 60, AttemptState.FAILED, rc=1))
     assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == pytest.approx(19.2)
 
@@ -132,20 +134,22 @@ def test_a_zone_without_capacity_costs_nothing(ledger: Ledger, refused: bool) ->
     no = (
         CreateRefused(lease.id, T0 + 1, "quota") if refused else Settled(lease.id, T0 + 1)
     )  # at once, or by its operation
-    ledger.record(Intent(lease), Sent(lease.id, T0), no)
+    ledger.record(Intent(lease), CreateSent(lease.id, T0), no)
     ledger.record(*ended(lease, T0 + HOUR), Tried(FIRST.id, T0 + HOUR, lease.id, "v5litepod-8 us-east1-b", "full"))
     assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == 0.0
 
 
 def test_a_slice_that_was_deleted_while_it_was_created_counts(ledger: Ledger) -> None:
     lease = asked(ledger, 1, T0)
-    ledger.record(Down(lease.id, T0 + HOUR, "Ctrl-C"), Settled(lease.id, T0 + HOUR), Gone(lease.id, T0 + HOUR, "proof"))
+    ledger.record(
+        ReleaseBegan(lease.id, T0 + HOUR, "Ctrl-C"), Settled(lease.id, T0 + HOUR), Gone(lease.id, T0 + HOUR, "proof")
+    )
     assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == pytest.approx(9.6)
 
 
 def test_of_a_slice_that_was_there_before_only_the_time_of_the_run_counts(ledger: Ledger) -> None:
     lease = asked(ledger, 1, T0 - 9 * HOUR, run=None)
-    ledger.record(Ready(lease.id, T0 - 9 * HOUR), Held(lease.id, T0 - 9 * HOUR, T0 + 9 * HOUR))
+    ledger.record(Ready(lease.id, T0 - 9 * HOUR), HeldUntil(lease.id, T0 - 9 * HOUR, T0 + 9 * HOUR))
     ledger.record(Leased(FIRST.id, T0, lease.id))
     assert costs.of_run(ledger, RUN, T0 + HOUR) == pytest.approx(9.6), "so far"
     ledger.record(AttemptEnded(FIRST.id, T0 + 2 * HOUR, AttemptState.SUCCEEDED))
@@ -154,7 +158,7 @@ def test_of_a_slice_that_was_there_before_only_the_time_of_the_run_counts(ledger
 
 def test_of_a_slice_that_the_run_kept_the_time_after_the_run_does_not_count(ledger: Ledger) -> None:
     lease = asked(ledger, 1, T0)
-    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id), Held(lease.id, T0 + HOUR, T0 + 9 * HOUR))
+    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id), HeldUntil(lease.id, T0 + HOUR, T0 + 9 * HOUR))
     ledger.record(AttemptEnded(FIRST.id, T0 + HOUR, AttemptState.SUCCEEDED))
     assert costs.of_run(ledger, RUN, T0 + 5 * HOUR) == pytest.approx(9.6)
 
@@ -162,7 +166,7 @@ def test_of_a_slice_that_the_run_kept_the_time_after_the_run_does_not_count(ledg
 def test_one_unknown_price_makes_the_sum_unknown_and_not_smaller(ledger: Ledger) -> None:
     asked(ledger, 1, T0)
     dark, _ = lease_and_request(2, now=T0)
-    ledger.record(Intent(replace(dark, run=RUN.id, usd_per_hour=None)), Sent(dark.id, T0))
+    ledger.record(Intent(replace(dark, run=RUN.id, usd_per_hour=None)), CreateSent(dark.id, T0))
     assert costs.of_run(ledger, RUN, T0 + HOUR) is None
 
 
@@ -179,7 +183,7 @@ def test_a_held_slice_costs_at_most_its_price_until_its_claim_ends() -> None:
 def test_a_slice_that_is_held_for_results_costs_the_run_until_they_came(ledger: Ledger) -> None:
     lease = asked(ledger, 1, T0)
     ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id))
-    ledger.record(Held(lease.id, T0 + HOUR, T0 + 3 * HOUR, HeldFor.RESULTS))
+    ledger.record(HeldUntil(lease.id, T0 + HOUR, T0 + 3 * HOUR, HeldFor.RESULTS))
     ledger.record(AttemptEnded(FIRST.id, T0 + HOUR, AttemptState.FAILED, exit_code=65))
     assert costs.of_run(ledger, RUN, T0 + 2 * HOUR) == pytest.approx(2 * 9.60)
     ledger.record(
@@ -196,12 +200,12 @@ def test_a_slice_that_goes_from_run_to_run_is_paid_by_each_until_the_next_takes_
     for number, at in ((2, T0 + HOUR), (3, T0 + 2 * HOUR)):
         run = replace(RUN, id=f"r{number}", created_at=at - 3)
         attempt = Attempt(f"r{number}-1", run.id)
-        ledger.record(Began(run, attempt), Passed(lease.id, at, run.id, run.name, at + 24 * HOUR))
+        ledger.record(Began(run, attempt), HandedToNextRun(lease.id, at, run.id, run.name, at + 24 * HOUR))
         ledger.record(
             Leased(attempt.id, at + 1, lease.id), AttemptEnded(attempt.id, at + HOUR - 5, AttemptState.FAILED)
         )
         runs.append(run)
-    ledger.record(Down(lease.id, T0 + 3 * HOUR, "the run ended"), Gone(lease.id, T0 + 4 * HOUR, "absent"))
+    ledger.record(ReleaseBegan(lease.id, T0 + 3 * HOUR, "the run ended"), Gone(lease.id, T0 + 4 * HOUR, "absent"))
     shares = [costs.of_run(ledger, run, T0 + 9 * HOUR) for run in runs]
     assert shares == [pytest.approx(9.6), pytest.approx(9.6), pytest.approx(2 * 9.6)]
     whole = costs.of_lease(ledger.lease(lease.id), T0 + 9 * HOUR)
@@ -218,8 +222,8 @@ BILL = Bill(
 )  # fmt: skip
 
 
-def run(name: str, since_h: float, until_h: float, job: str = "mnist") -> Paid:
-    return Paid(name, job, AT + since_h * HOUR, AT + until_h * HOUR)
+def run(name: str, since_h: float, until_h: float, job: str = "mnist") -> BilledInterval:
+    return BilledInterval(name, job, AT + since_h * HOUR, AT + until_h * HOUR)
 
 
 def work(since_h: float, until_h: float, *, failed: bool = False) -> Work:
@@ -244,43 +248,30 @@ USED = replace(BILL, paid=(run("r1", 0, 10),), work=(work(0, 8),))
 HELD = replace(BILL, held_at=AT)
 
 
-def test_the_slice_of_a_run_is_created_used_and_deleted() -> None:
-    assert uses(USED) == [("r1", "overhead", 1), ("r1", "job", 7), ("r1", "overhead", 2)]
-
-
-def test_a_held_slice_is_idle_whenever_no_run_is_on_it() -> None:
-    bill = replace(HELD, paid=(run("r1", 2, 4), run("r2", 5, 6)), work=(work(2, 4), work(5, 6, failed=True)))
-    assert uses(bill) == [
-        (None, "overhead", 1), (None, "idle", 1), ("r1", "job", 2), (None, "idle", 1), ("r2", "failed", 1),
-        (None, "idle", 3), (None, "overhead", 1),
-    ]  # fmt: skip
-
-
-def test_a_slice_that_a_run_keeps_is_idle_from_then_on() -> None:
-    bill = replace(USED, held_at=AT + 4 * HOUR, paid=(run("r1", 0, 4),), work=(work(0, 4),))
-    assert uses(bill) == [("r1", "overhead", 1), ("r1", "job", 3), (None, "idle", 5), (None, "overhead", 1)]
-
-
-def test_results_that_are_not_collected_idle_on_the_account_of_their_run() -> None:
-    bill = replace(USED, held_at=AT + 4 * HOUR, work=(work(0, 4, failed=True),))
-    assert uses(bill)[2] == ("r1", "idle", 5)
-
-
 @pytest.mark.parametrize(("bill", "expected"), [
     pytest.param(replace(BILL, paid=(run("r1", 0, 10),)), [("r1", "lost", 10)], id="it lost a race"),
     pytest.param(replace(USED, ready_at=None), [("r1", "lost", 10)], id="it was given up while it was created"),
     pytest.param(replace(HELD, ready_at=None), [(None, "lost", 10)], id="a slice of `up` that was never READY"),
     pytest.param(replace(BILL, state="creating", until=None, now=AT + 2 * HOUR, ready_at=None, down_at=None),
                  [(None, "overhead", 2)], id="it may still win"),
+    pytest.param(USED, [("r1", "overhead", 1), ("r1", "job", 7), ("r1", "overhead", 2)], id="created, used and deleted"),
+    pytest.param(replace(HELD, paid=(run("r1", 2, 4), run("r2", 5, 6)), work=(work(2, 4), work(5, 6, failed=True))),
+                 [(None, "overhead", 1), (None, "idle", 1), ("r1", "job", 2), (None, "idle", 1), ("r2", "failed", 1),
+                  (None, "idle", 3), (None, "overhead", 1)], id="held, with two runs on it"),
+    pytest.param(replace(USED, held_at=AT + 4 * HOUR, paid=(run("r1", 0, 4),), work=(work(0, 4),)),
+                 [("r1", "overhead", 1), ("r1", "job", 3), (None, "idle", 5), (None, "overhead", 1)], id="a run keeps it"),
+    pytest.param(replace(USED, held_at=AT + 4 * HOUR, work=(work(0, 4, failed=True),)),
+                 [("r1", "overhead", 1), ("r1", "failed", 3), ("r1", "idle", 5), ("r1", "overhead", 1)],
+                 id="held for results that are not collected: idle on the account of their run"),
+    pytest.param(replace(BILL, lent=True), [(None, "overhead", 1), (None, "job", 8), (None, "overhead", 1)],
+                 id="lent by Python"),
+    pytest.param(replace(BILL, until=AT), [], id="without a duration"),
+    pytest.param(replace(BILL, until=None, now=AT - HOUR, state="ready", down_at=None), [], id="the clock went back"),
 ])  # fmt: skip
-def test_a_slice_that_no_job_reached_is_lost_once_it_is_given_up(
+def test_each_hour_of_a_slice_has_one_payer_and_one_use_and_is_lost_where_no_job_reached_it(
     bill: Bill, expected: list[tuple[str | None, str, float]]
 ) -> None:
     assert uses(bill) == expected
-
-
-def test_a_slice_that_python_lends_is_used_while_it_is_ready() -> None:
-    assert uses(replace(BILL, lent=True)) == [(None, "overhead", 1), (None, "job", 8), (None, "overhead", 1)]
 
 
 def test_of_two_runs_that_claim_the_same_hour_one_pays() -> None:
@@ -296,16 +287,6 @@ def test_times_outside_of_the_slice_and_times_that_run_backwards_count_nothing()
     assert [(row.name, row.hours) for row in found.rows] == [("r1", 10.0)]
 
 
-@pytest.mark.parametrize("until", [AT, AT - HOUR])
-def test_a_slice_without_a_duration_is_in_no_row(until: float) -> None:
-    assert clouds([replace(BILL, until=until)], EVER, "job") == ()
-
-
-def test_a_clock_that_went_back_makes_no_cost_negative() -> None:
-    before = replace(BILL, until=None, now=AT - HOUR, state="ready", down_at=None)
-    assert stretches(before) == [] and clouds([before], EVER, "job") == ()
-
-
 def test_what_a_wrong_clock_put_into_the_future_is_in_a_period_without_an_end() -> None:
     assert total(replace(USED, now=AT - 50 * HOUR)).cost_usd == pytest.approx(100.0)
 
@@ -313,7 +294,7 @@ def test_what_a_wrong_clock_put_into_the_future_is_in_a_period_without_an_end() 
 def test_a_slice_that_is_billed_over_the_end_of_a_month_is_split_there() -> None:
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
     bill = replace(USED, since=december - 3 * HOUR, until=december + HOUR, ready_at=december - 3 * HOUR, down_at=None)
-    bill = replace(bill, paid=(Paid("r1", "mnist", bill.since, december + HOUR),), work=())
+    bill = replace(bill, paid=(BilledInterval("r1", "mnist", bill.since, december + HOUR),), work=())
     november = total(bill, period=Period(AT, december))
     after = total(bill, period=Period(december, december + 31 * 24 * HOUR))
     assert (november.cost_usd, after.cost_usd) == pytest.approx((30.0, 10.0))
@@ -344,13 +325,6 @@ def test_a_price_that_is_not_known_is_unknown_and_never_zero() -> None:
     row = total(DARK)
     assert (row.cost_usd, row.known_usd, row.job_usd, row.overhead_usd) == (None, None, None, None)
     assert (row.unpriced_hours, row.failed_usd) == (10.0, 0.0), "nothing failed, at whatever price"
-
-
-def test_beside_an_unknown_price_the_known_part_of_a_sum_is_told() -> None:
-    row = total(USED, DARK)
-    assert (row.cost_usd, row.known_usd, row.unpriced_hours) == (None, pytest.approx(100.0), 10.0)
-    rows = {each.name: each.cost_usd for each in only([USED, DARK]).rows}
-    assert rows == {"mnist": pytest.approx(100.0), "dark": None}
 
 
 SPOT = replace(USED, spot=True, on_demand_usd_per_hour=25.0)

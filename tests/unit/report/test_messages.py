@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 
 from orchestrator.hosts.transfer.collect import CollectedFile, CollectResult, Problem
-from orchestrator.promise.lease.absence import Verdict
+from orchestrator.promise.lease.absence import Released, Verdict
 from orchestrator.promise.lease.cloud_api import SliceName
 from orchestrator.promise.lease.lease import Intent, Lease, LeaseChange, LeaseState
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptChange, Began, RunRecord, WorkerEnd
-from orchestrator.promise.release import Released
 from orchestrator.report import results
 from orchestrator.report.files.artifact_files import TAIL_BYTES
 from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert, unproven_head
-from orchestrator.report.rows import worker_ends
 from orchestrator.report.rows.worker_ends import MOST_GROUPS, WorkerReport, first_failures, lines, reports
 from orchestrator.run.progress import Outcome
 from orchestrator.text.units import day_clock
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 from tests.unit.report.page.world import plain_run
 
 LEASE, _ = lease_and_request()
@@ -44,23 +42,17 @@ def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type()
     ]
 
 
-def test_the_banner_says_what_the_cloud_answered_to_the_delete_and_which_guardian_goes_on() -> None:
-    released = Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",)), 3, "refused: 503")
-    lines = unproven_alert(released, "guardian 7, once this command has ended (log: g.log)").splitlines()
+def test_the_banner_says_what_the_cloud_answered_what_goes_on_and_that_nothing_emulated_is_billed() -> None:
+    verdict = Verdict(gone=False, missing=("still there: READY",), quiet_until=AT + 300)
+    released = Released(GOOGLE, False, AT, verdict, 3, "refused: 503")
+    told = unproven_alert(released, "guardian 7, once this command has ended (log: g.log)", watchdog_by=AT + 60)
+    lines = told.splitlines()
     assert "   delete      refused: 503" in lines
-    assert lines[3].startswith("   still trying  guardian 7, once this command has ended (log: g.log); every tpujob")
-
-
-def test_the_banner_says_until_when_a_late_create_could_land() -> None:
-    verdict = Verdict(gone=False, missing=("the create call has not settled",), quiet_until=AT + 300)
-    assert "a late create could still land until 13:51:40Z" in unproven_alert(Released(GOOGLE, False, AT, verdict))
-
-
-def test_the_banner_says_by_when_the_switch_acts() -> None:
-    text = unproven_alert(
-        Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",))), watchdog_by=AT + 60
-    )
-    assert f"   watchdog    deletes it by {day_clock(AT + 60)} if its VM is up and may" in text.splitlines()
+    assert lines[3].endswith("a late create could still land until 13:51:40Z")
+    assert lines[4].startswith("   still trying  guardian 7, once this command has ended (log: g.log); every tpujob")
+    assert lines[5] == f"   watchdog    deletes it by {day_clock(AT + 60)} if its VM is up and may"
+    emulated = unproven_alert(replace(released, lease=LEASE))
+    assert "emulated, not billed" in emulated and "gcloud" not in emulated and "$" not in emulated
 
 
 def test_the_banner_of_a_job_on_a_cluster_says_what_ends_it_and_what_to_type_there() -> None:
@@ -75,11 +67,6 @@ def test_the_banner_of_a_job_on_a_cluster_says_what_ends_it_and_what_to_type_the
     )
     assert f"   by itself   the JobSet ends its pods by {day_clock(lease.deadline)}" in lines
     assert f"   do now      kubectl delete {objects}" in lines and f"   check       kubectl get {objects}" in lines
-
-
-def test_the_banner_of_an_emulated_slice_announces_no_bill() -> None:
-    text = unproven_alert(Released(LEASE, False, AT, Verdict(gone=False, missing=("still there: DELETING",))))
-    assert "emulated, not billed" in text and "gcloud" not in text and "$" not in text
 
 
 @pytest.mark.parametrize(("lease", "words"), [
@@ -122,20 +109,14 @@ def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_wh
     ]
     *_, released = outcome_lines(outcome, result="", inside={}, usd=1.0)
     assert released == "released no: tpujob-owner0-0000000000 keeps the results until 1970-01-12 13:46:40Z"
-
-
-def test_results_that_are_lost_are_said_to_be() -> None:
     assert uncollected_alert(left(GOOGLE, None)).endswith("\n   lost        its slice is not kept")
+    assert "for about $9.60/h on Google Cloud; emulated, not billed" in uncollected_alert(left(LEASE, AT))
 
 
 def test_a_slice_that_up_brought_is_not_said_to_be_released_with_its_results() -> None:
     beside = replace(left(GOOGLE, AT), collected=CollectResult(left=(Problem(0, "work/big", "too much"),)))
     for outcome in (beside, replace(left(GOOGLE, AT), lease=GOOGLE)):
         assert "`tpujob collect r1` collects the rest\n" in uncollected_alert(outcome)
-
-
-def test_what_an_emulated_slice_would_cost_is_not_called_a_bill() -> None:
-    assert "for about $9.60/h on Google Cloud; emulated, not billed" in uncollected_alert(left(LEASE, AT))
 
 
 def events() -> Iterator[type[Any]]:
@@ -147,7 +128,7 @@ def events() -> Iterator[type[Any]]:
 
 @pytest.mark.parametrize("event", list(events()))
 def test_every_event_of_the_ledger_reads_as_a_sentence(event: type[Any]) -> None:
-    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event.__name__).lower()
+    kind = getattr(event, "kind", "") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event.__name__).lower()
     data = {each.name: 1.0 if each.name == "until" else "x" for each in fields(event)}
     assert results._describe(kind, data) != kind
 
@@ -215,19 +196,13 @@ def test_failures_come_before_those_that_were_stopped_and_those_that_succeeded()
     assert first_failures(workers) == [3, 4]
 
 
-def test_a_job_on_one_worker_needs_no_line() -> None:
+def test_many_ways_to_fail_and_long_lines_are_cut_and_one_worker_needs_no_line() -> None:
     assert lines([failed(0)]) == [] and lines([]) == []
-
-
-def test_many_ways_to_fail_are_cut_and_counted() -> None:
+    (line,) = lines([failed(0, "y" * 4000), failed(1, "y" * 4000)])
+    assert len(line) < 300 and line.endswith("y…")
     told = lines([failed(index, "x" * (index + 1)) for index in range(MOST_GROUPS + 5)])
     assert len(told) == MOST_GROUPS + 1
     assert told[-1] == "5 more ended in 5 other ways: `show --json` has them all"
-
-
-def test_a_long_last_line_is_cut() -> None:
-    (line,) = lines([failed(0, "y" * 4000), failed(1, "y" * 4000)])
-    assert len(line) < 300 and line.endswith("y…")
 
 
 @pytest.mark.parametrize(("log", "last"), [
@@ -238,11 +213,7 @@ def test_a_long_last_line_is_cut() -> None:
 def test_the_last_line_of_a_log_is_safe_and_is_the_last_with_text(tmp_path: Path, log: bytes, last: str) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker3.log").write_bytes(log)
-    (told,) = reports([WorkerEnd(3, 1)], tmp_path)
-    assert asdict(told) == {"worker": 3, "exit_code": 1, "stopped": False, "last_line": last}
-
-
-def test_a_log_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
     os.mkfifo(tmp_path / "logs" / "worker0.log")
-    assert worker_ends.reports([WorkerEnd(0, 1)], tmp_path)[0].last_line == ""
+    told, no_file = reports([WorkerEnd(3, 1), WorkerEnd(0, 1)], tmp_path)
+    assert no_file.last_line == "", "what is no regular file is not read"
+    assert asdict(told) == {"worker": 3, "exit_code": 1, "stopped": False, "last_line": last}

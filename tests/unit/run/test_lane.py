@@ -10,14 +10,14 @@ import pytest
 from orchestrator.errors import PayloadFailed, TeardownUnproven, Unreachable
 from orchestrator.hosts.fleet.effects import StartPhase
 from orchestrator.promise.lease.lease import (
-    Down,
-    Held,
+    HandedToNextRun,
     HeldFor,
+    HeldUntil,
     Lease,
     LeaseState,
     Mode,
     NotAllowed,
-    Passed,
+    ReleaseBegan,
     apply,
     release_reason,
 )
@@ -27,7 +27,7 @@ from orchestrator.promise.recover import recover
 from orchestrator.report.rows import costs
 from orchestrator.run.job_run import JobRun, Lane, release_lane
 from orchestrator.run.program import run_job
-from tests.leases import ZONE, lease_and_request, queued
+from tests.fakes.leases import ZONE, lease_and_request, queued
 from tests.simulation.model.bench import CAN, Bench, asking, job
 from tests.simulation.model.faults import cloud_fault
 from tests.simulation.model.fleet import SimFleet
@@ -215,10 +215,10 @@ def freed_once_it_runs(world: Bench) -> None:
 
 def test_only_a_slice_that_its_process_claims_is_passed_on() -> None:
     ready = replace(lease_and_request().lease, state=LeaseState.READY)
-    passed = Passed(ready.id, 1.0, "run", "name", 99.0)
+    passed = HandedToNextRun(ready.id, 1.0, "run", "name", 99.0)
     assert apply(ready, passed).deadline == 99.0
     with pytest.raises(NotAllowed):
-        apply(apply(ready, Held(ready.id, 1.0, 500.0)), passed)
+        apply(apply(ready, HeldUntil(ready.id, 1.0, 500.0)), passed)
     with pytest.raises(NotAllowed):
         apply(replace(ready, state=LeaseState.DOWN), passed)
 
@@ -300,15 +300,6 @@ def test_with_results_that_are_not_collected_the_longer_reason_counts_and_collec
     assert lease.hold_until == pytest.approx(world.time + CAN.timings.linger_s, abs=5)
 
 
-def test_the_next_run_takes_the_slice_over_and_releases_it(world: Bench, lease: Lease) -> None:
-    world.time += 600
-    outcome = world.ran(again(world, lease))
-    assert outcome.exit_code == 0 and outcome.lease is not None and outcome.lease.id == lease.id
-    assert outcome.released is not None and outcome.released.gone
-    assert world.nodes == {} and world.ledger.open_leases() == []
-    assert [node for call, node in world.calls if call == "Create"] == [NODE]
-
-
 @pytest.mark.ci
 def test_a_long_job_on_it_is_not_cut_off_by_the_end_of_the_hold(world: Bench, lease: Lease) -> None:
     world.time += 600
@@ -345,7 +336,7 @@ def test_a_slice_that_is_released_before_it_is_taken_over_is_replaced(world: Ben
 
     def down(world: Bench) -> None:
         if world.names[-1] == "Get" and world.ledger.lease(lease.id).state is LeaseState.READY:
-            world.ledger.record(Down(lease.id, world.time, "tpujob down"))
+            world.ledger.record(ReleaseBegan(lease.id, world.time, "tpujob down"))
 
     outcome = world.ran(again(world, lease), down)
     assert outcome.exit_code == 0 and outcome.lease is not None and outcome.lease.id != lease.id

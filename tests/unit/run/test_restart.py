@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator import errors
 from orchestrator.promise.lease.cloud_api import SliceName, SliceState, SliceView
-from orchestrator.promise.lease.lease import Extended, LeaseState
 from orchestrator.promise.obtain.acquire import acquire
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.standing import check_slice
@@ -20,7 +19,7 @@ from orchestrator.report.rows import costs
 from orchestrator.report.rows import whole_run as attempt_reports
 from orchestrator.run.job_run import JobRun
 from orchestrator.text.units import format_duration
-from tests.leases import ZONE, lease_and_request
+from tests.fakes.leases import ZONE, lease_and_request
 from tests.simulation.model.bench import CAN, Bench, asking, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.fleet import SimSavedWork
@@ -248,11 +247,6 @@ def test_after_the_last_restart_that_is_allowed_the_run_ends_with_what_took_it_a
     assert len(attempts(world)) == 2 and world.nodes == {}
 
 
-def test_without_on_preemption_restart_nothing_is_made_again(world: Bench) -> None:
-    outcome = world.ran(restartable(world, times=0), lose_each(Bench.preempt, 1))
-    assert isinstance(outcome.error, errors.Preempted) and len(attempts(world)) == 1
-
-
 def test_what_is_left_of_a_lost_slice_and_cannot_be_proven_gone_ends_the_run_with_75(world: Bench) -> None:
 
     def stuck(world: Bench) -> None:
@@ -272,25 +266,6 @@ def test_limits_hold_over_all_attempts_together(world: Bench) -> None:
     seen = [used_s for used_s, _ in asked(prepared)]
     assert [usd for _, usd in asked(prepared)] == [pytest.approx(9.6 * used_s / 3600, rel=0.5) for used_s in seen]
     assert seen == sorted(seen) and 2000 <= seen[-1] <= 2400
-
-
-def test_an_extension_is_the_runs_and_not_lost_with_the_slice_it_was_typed_for(world: Bench) -> None:
-    world.lasts_s = 2000
-    prepared = restartable(world)
-    lose = lose_each(Bench.preempt, 1)
-
-    def between(world: Bench) -> None:
-        for lease in world.ledger.open_leases():
-            if lease.state is LeaseState.READY and not extended and world.job:
-                until = lease.deadline + 3600
-                world.ledger.record(Extended(lease.id, world.time, until))
-                extended.append(until)
-        lose(world)
-
-    extended: list[float] = []
-    outcome = world.ran(replace(prepared, max_duration_s=2400), between)
-    assert [used_s for used_s, _ in asked(prepared)] == [pytest.approx(700 - 3600, abs=60)]
-    assert outcome.exit_code == 0, "2700 s of 2400 s and the hour of the extension"
 
 
 def test_a_job_that_prints_nothing_for_too_long_hangs_and_is_tried_elsewhere(world: Bench) -> None:

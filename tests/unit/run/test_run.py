@@ -12,20 +12,20 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.errors import AuthError, Canceled, DeadlineExceeded, PayloadFailed, Unreachable, Vanished
+from orchestrator.errors import AuthError, PayloadFailed, Unreachable, Vanished
 from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.places.place import End, Standing
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
 from orchestrator.promise.effects.base import Report, StoodStill
-from orchestrator.promise.lease.lease import Down, Intent, LeaseState, NotAllowed, Purpose
+from orchestrator.promise.lease.lease import Intent, LeaseState, NotAllowed, ReleaseBegan
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, Began, RunRecord, WorkerEnd
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.promise.standing import record_cancel
 from orchestrator.run import finish
 from orchestrator.run.monitor import SETTLE_S, Silence, monitor
-from tests.leases import ZONE, lease_and_request, queued
+from tests.fakes.leases import ZONE, lease_and_request, queued
 from tests.simulation.model.bench import CAN, Bench, asking, created, held, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.fleet import SimCollection, SimFleet
@@ -52,14 +52,6 @@ def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(
     outcome = world.ran(between=while_running(lambda world: world.fail(1, 7)))
     assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 7
     assert world.names.count("StopPhase") == 1 and world.nodes == {}
-
-
-def test_a_job_that_reaches_its_limit_is_stopped_and_its_slice_deleted(world: Bench) -> None:
-    world.lasts_s = 1e6
-    began = world.time
-    outcome = world.ran(replace(job(world), max_duration_s=3600))
-    assert isinstance(outcome.error, DeadlineExceeded) and outcome.exit_code == 124
-    assert world.nodes == {} and world.time - began <= 3600
 
 
 def test_the_wait_in_googles_queue_is_not_part_of_the_duration(world: Bench) -> None:
@@ -93,36 +85,10 @@ def test_a_slice_that_is_gone_ends_the_run_and_a_sleep_of_this_machine_is_named(
     assert outcome.released is not None and outcome.released.gone
 
 
-def test_a_down_in_another_terminal_ends_the_run(world: Bench) -> None:
-    def say_down(world: Bench) -> None:
-        (lease,) = world.ledger.open_leases()
-        world.ledger.record(Down(lease.id, world.time, "tpujob down"))
-
-    outcome = world.ran(between=while_running(say_down))
-    assert isinstance(outcome.error, Canceled) and outcome.error.message == "canceled by `tpujob down`"
-    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELED, 71) and world.nodes == {}
-
-
-def test_a_held_slice_is_used_and_stays(world: Bench) -> None:
-    lease = held(world, 9)
-    outcome = world.ran(job(world, held=lease))
-    assert outcome.exit_code == 0 and outcome.kept_until is not None
-    assert set(world.nodes) == {"tpujob-owner0-0000000009"}
-    assert world.ledger.open_leases()[0].state is LeaseState.READY
-
-
 def test_an_interrupted_job_on_a_held_slice_is_stopped_there(world: Bench) -> None:
     outcome = world.ran(job(world, held=held(world, 9)), signalled_at="WaitForWorkers")
     assert outcome.exit_code == 130 and world.names.count("StopPhase") == 1
     assert len(world.nodes) == 1
-
-
-def test_a_kept_slice_is_held_until_then(world: Bench) -> None:
-    outcome = world.ran(replace(job(world), keep_s=1800))
-    assert outcome.exit_code == 0 and outcome.kept_until == pytest.approx(world.time + 1800, abs=5)
-    assert len(world.nodes) == 1
-    (lease,) = world.ledger.open_leases()
-    assert lease.purpose is Purpose.HOLD
 
 
 def test_a_bug_of_ours_releases_the_slice_too(world: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +105,7 @@ def test_a_down_between_intent_and_create_is_no_bug_of_ours(world: Bench) -> Non
     def say_down(world: Bench) -> None:
         if world.names[-1] == "StartGuardian":
             (lease,) = world.ledger.open_leases()
-            world.ledger.record(Down(lease.id, world.time, "tpujob down"))
+            world.ledger.record(ReleaseBegan(lease.id, world.time, "tpujob down"))
 
     outcome = world.ran(between=say_down)
     assert isinstance(outcome.error, Vanished) and world.nodes == {}
@@ -149,7 +115,7 @@ def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: 
     lease = held(world, 9)
 
     def say_down(world: Bench) -> None:
-        world.ledger.record(Down(lease.id, world.time, "tpujob down"))
+        world.ledger.record(ReleaseBegan(lease.id, world.time, "tpujob down"))
 
     outcome = world.ran(job(world, held=lease), between=while_running(say_down))
     assert outcome.exit_code == 71 and outcome.kept_until is None

@@ -15,13 +15,13 @@ from orchestrator.errors import (
     Vanished,
     WrongState,
 )
-from orchestrator.promise.lease.lease import DOWN, Down, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.lease import DOWN, Lease, LeaseState, Purpose, ReleaseBegan
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.recover import recover
 from orchestrator.run.lend import LendRequest, Loan, lend
 from orchestrator.run.up_and_down import UpOutcome, UpRequest, down, start, stop, up
-from tests.leases import ZONE, lease_and_request
+from tests.fakes.leases import ZONE, lease_and_request
 from tests.simulation.model.bench import CAN, Bench, Crash, created, held
 from tests.simulation.model.process import ProcessLocks
 
@@ -133,13 +133,6 @@ def test_down_of_several_sends_every_delete_before_it_waits_for_a_proof(world: B
     assert [call for call, _ in world.calls[:3]] == ["Delete"] * 3
 
 
-def test_a_hold_that_ran_out_is_released_by_the_next_command(world: Bench, lease: Lease) -> None:
-    assert world.drive(recover("emulated", CAN, budget_s=600)) == []
-    world.time += 3601
-    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
-    assert released.gone and released.lease.id == lease.id and world.nodes == {}
-
-
 def test_recovery_skips_the_handle_that_up_takes_over(world: Bench) -> None:
     created(world, lease_and_request(purpose=Purpose.HOLD, now=world.time))
     assert world.drive(recover("emulated", CAN, budget_s=600, spare="alice")) == []
@@ -163,7 +156,7 @@ def test_down_while_the_run_releases_a_full_zone_ends_the_run(world: Bench) -> N
     def another_terminal(world: Bench) -> None:
         first = next(iter(world.ledger.leases()), None)
         if first is not None and first.state is LeaseState.DOWN and first.reason == "no capacity":
-            world.ledger.record(Down(first.id, world.time, "tpujob down"))
+            world.ledger.record(ReleaseBegan(first.id, world.time, "tpujob down"))
 
     with pytest.raises(Vanished, match="released meanwhile: tpujob down"):
         world.drive(find(Search(drafts), CAN, Obligations()), between=another_terminal)
@@ -230,7 +223,7 @@ def test_while_it_is_used_its_claim_never_ends(world: Bench) -> None:
 
 
 @pytest.mark.parametrize(("change", "error"), [
-    (lambda world, lease: world.ledger.record(Down(lease.id, world.time, "tpujob down")), Vanished),
+    (lambda world, lease: world.ledger.record(ReleaseBegan(lease.id, world.time, "tpujob down")), Vanished),
     (lambda world, lease: world.vanish(), Vanished),
     (lambda world, lease: world.preempt(), Preempted),
 ])  # fmt: skip

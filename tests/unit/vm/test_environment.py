@@ -16,8 +16,7 @@ import pytest
 
 from cloud_tpu_emulator.vms import pythons
 from orchestrator.text.scripts import Environment
-from orchestrator.vm.environment import environment
-from orchestrator.vm.environment import tools as tools
+from orchestrator.vm.environment import environment, tools
 from tests import ROOT
 from tests.waiting import HANG_S, until
 from tests.wheels import wheel
@@ -441,7 +440,7 @@ def test_what_pip_is_set_up_with_is_that_of_uv_too(tmp_path: Path, variables: di
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": str(config)}
     environ |= {"PIP_INDEX_URL": "https://i.example", "PIP_EXTRA_INDEX_URL": "https://m", **variables}
     code = (
-        f"import sys, os, json; sys.path.insert(0, {str(ROOT)!r}); from orchestrator.vm import environment_tools as t; "
+        f"import sys, os, json; sys.path.insert(0, {str(ROOT)!r}); from orchestrator.vm.environment import tools as t; "
     )
     code += "t.adopt_settings_of_pip(sys._base_executable); print(json.dumps(dict(os.environ)))"
     found = json.loads(subprocess.check_output([sys.executable, "-c", code], env=environ, timeout=HANG_S))

@@ -16,7 +16,8 @@ import pytest
 from orchestrator.vm.buckets import cloud_storage, upload
 from orchestrator.vm.buckets.cloud_storage import ACCOUNT_PATH, TOO_LONG, Storage, Transient
 from orchestrator.vm.environment import egress
-from tests.unit.places.stub_api import Request, StubApi, StubReply
+from tests.fakes.api import Request, StubApi, StubReply
+from tests.fakes.clock import Clock
 from tests.waiting import HANG_S, held_port, serving, until
 
 RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(': /simple/alpha/'\n"
@@ -298,9 +299,7 @@ def test_a_token_that_a_new_node_has_not_yet_is_waited_for(bucket: Bucket, monke
 def test_one_that_does_not_come_is_said_and_then_asked_for_once(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(cloud_storage, "time", clock)
+    monkeypatch.setattr(cloud_storage, "time", Clock())
     bucket.unready = 1000
     storage = Storage({"GCE_METADATA_HOST": bucket.address})
     for asked in (61, 62):

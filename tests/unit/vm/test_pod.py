@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,7 +22,7 @@ from orchestrator.text.scripts import Environment
 from orchestrator.vm.buckets.cloud_storage import Storage
 from orchestrator.vm.files import pack
 from orchestrator.vm.pod.output import LONGEST_BYTES, NO_ROOM, NO_TIME, SMALL_BYTES, WORD, Output, Results
-from tests.pods_fixture import Leap, program, request
+from tests.fakes.pods import Leap, program, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until
 
@@ -273,14 +274,14 @@ class Sent:
 
 @pytest.fixture
 def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sent:
-    found, sha256 = Sent(tmp_path), pack.hashing.sha256
+    found, sha256 = Sent(tmp_path), hashlib.sha256
 
-    def hashed(size_bytes: int) -> Any:
-        digest = sha256(size_bytes)
+    def hashed() -> Any:
+        digest = sha256()
 
         class Counted:
             def update(self, piece: bytes) -> None:
-                found.read.append(f"{size_bytes}")
+                found.read.append(f"{len(piece)}")
                 digest.update(piece)
 
             def hexdigest(self) -> str:
@@ -288,7 +289,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sent:
 
         return Counted()
 
-    monkeypatch.setattr(pack.hashing, "sha256", hashed)
+    monkeypatch.setattr(pack, "hashlib", SimpleNamespace(sha256=hashed))
     return found
 
 
@@ -304,7 +305,7 @@ def test_a_large_file_takes_half_of_the_time_and_small_ones_behind_it_are_sent(s
     (sent.run / "artifacts" / "small").write_bytes(b"s")
     (sent.run / "artifacts" / "large").write_bytes(bytes(9 << 20))
     assert sent.rows(lambda: 10.0 - len(sent.read)) == {"artifacts/large": NO_TIME, "artifacts/small": None}
-    assert sent.read == [f"{9 << 20}"] * 5 + ["1"]
+    assert sent.read == [f"{pack.PIECE_BYTES}"] * 5 + ["1"]
 
 
 def test_what_there_was_no_time_to_look_at_is_said(sent: Sent) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +17,8 @@ import pytest
 
 from orchestrator.vm.pod import pod, start
 from orchestrator.vm.pod.start import STAYS_S, Place
-from tests.pods_fixture import request
+from tests.fakes.clock import Clock
+from tests.fakes.pods import request
 
 PLACE = {
     "TPUJOB_SLICES": "1",
@@ -26,21 +27,6 @@ PLACE = {
     "TPUJOB_POD_IP": "10.0.0.1",
     "TPUJOB_COORDINATOR_NAME": "j-slice-0-0.j",
 }
-
-
-class Clock:
-    """Time that passes only where something sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.on_sleep: Callable[[], None] = lambda: None
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.on_sleep()
 
 
 class Ended(pod.Program):

@@ -2,24 +2,15 @@
 
 import importlib.util
 import os
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 from cloud_tpu_emulator.daemon import control
 from orchestrator import settings
-from orchestrator.cli.console import console, emit, emit_json, emit_result, emit_wrapped
+from orchestrator.cli.console.console import console, emit, emit_json, emit_result, emit_wrapped
+from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Json, Option
-from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.errors import UserError
-
-# Comments to the shell, so that `eval "$(tpujob emulator env)"` skips them.
-CLIENTS = """\
-# gcloud: gcloud compute tpus tpu-vm list --zone=-
-# curl:   curl -H "Authorization: Bearer $(cat $TPUJOB_EMULATOR_TOKEN_FILE)" \\
-#           $TPUJOB_EMULATOR_URL/v2/projects/emulated/locations/-/nodes
-# python: TpuClient(transport="rest", credentials=Credentials(TOKEN), client_options={"api_endpoint": URL})
-#         (over gRPC, with the async client, in pytest: docs/emulator.md)"""
 
 RUNS = "startup-scripts of all clients run on this machine"
 
@@ -91,18 +82,19 @@ def up(
             f"the emulator is already running at {endpoint.url}", hint="`tpujob emulator stop` first; its nodes stay"
         )
     try:
-        if grpc or grpc_port:
-            control.open_grpc(endpoint, grpc_port)
-        if relay:
-            control.open_relay(endpoint)
-        asked = {"lend_torch": lend_torch, "client_startup_scripts": startup_scripts}
-        if changes := {name: value for name, value in asked.items() if value is not None}:
-            control.request(endpoint, "PATCH", "/_emulator/settings", changes)
+        has_changed = control.open_more(
+            endpoint,
+            grpc=grpc,
+            grpc_port=grpc_port,
+            relay=relay,
+            lend_torch=lend_torch,
+            startup_scripts=startup_scripts,
+        )
     except control.DaemonRefused as error:
         hint = "an emulator of an older tpujob does not know this: `tpujob emulator stop` first; its nodes stay"
         raise UserError(error.message, hint=hint) from error
     # Who changes a setting by hand asks for no environment; a shell that evaluates the output does.
-    _show_environment(endpoint, state, as_json, only_notices=bool(changes) and on_terminal())
+    _show_environment(endpoint, state, as_json, only_notices=has_changed and on_terminal())
 
 
 def env(as_json: Json = False) -> None:
@@ -148,9 +140,8 @@ def _row(row: dict[str, Any], more: list[str]) -> list[str]:
 
 
 def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool, *, only_notices: bool = False) -> None:
-    found = control.client_environment(endpoint, state)
-    path = str(control.ssh_programs(state))
     if as_json:
+        found, path = control.client_environment(endpoint, state), str(control.ssh_programs(state))
         emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
         return
     console().notice("emulator", f"at {endpoint.url}, process {endpoint.pid}: nothing here costs money")
@@ -159,9 +150,5 @@ def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool, *,
         console().notice("emulator", f"{RUNS} (`tpujob emulator up --no-startup-scripts` ends that)")
     if settings_now.get("lend_torch"):
         console().notice("emulator", "this machine's torch is lent to jobs; `--no-lend-torch` ends that")
-    if only_notices:
-        return
-    for name, value in found.items():
-        emit(f"export {name}={shlex.quote(value)}")
-    emit(f'export PATH={shlex.quote(path)}:"$PATH"  # gcloud\'s ssh and scp')
-    emit(CLIENTS)
+    if not only_notices:
+        emit(control.shell_lines(endpoint, state))

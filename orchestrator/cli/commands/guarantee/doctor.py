@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.api.guarantee.doctor import Diagnosis, diagnose, way_of
+from orchestrator.api.guarantee.doctor import Diagnosis
 from orchestrator.api.guarantee.health_checks import SliceHealth
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit_json, emit_wrapped
+from orchestrator.cli.console.console import emit_json, emit_wrapped, open_client
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.promise.lease.access import Via
 from orchestrator.report.rows.layout import format_cost
@@ -38,7 +38,7 @@ def doctor(
     It also tries the way to the workers: that of your settings, of a job file, or of --via.
     Exits with 0 if tpujob is usable here, whatever else could be better.
     """
-    diagnosis = diagnose(console().reporter, cloud=cloud, project=project, way=way_of(job, via))
+    diagnosis = open_client(cloud, project).diagnose(job, via)
     emit_json(diagnosis.as_json()) if as_json else emit_wrapped(lines(diagnosis), TEXT)
     return diagnosis.exit_code
 

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from orchestrator.api.guarantee import forget as client
+from orchestrator.api.guarantee.forget import ForgetOutcome
 from orchestrator.cli import completion
-from orchestrator.cli.console import emit, emit_lines, open_session
+from orchestrator.cli.console.console import emit, emit_lines, open_client
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.text.units import clock
 
@@ -22,13 +22,12 @@ def forget(
 
     Only for a slice that is being deleted and that cannot be seen any more, or whose deletion is stuck.
     """
-    session = open_session(cloud, project, quiet=True, light=True)
-    result = client.forget(session, name, verified=verified, reason=reason)
+    result = open_client(cloud, project).forget(name, verified=verified, reason=reason)
     match result.outcome:
-        case client.ForgetOutcome.ABSENT:
+        case ForgetOutcome.ABSENT:
             checked = clock(result.checked_at)
             emit(f"{result.node} absent (checked {checked}): proven after all, nothing to forget")
-        case client.ForgetOutcome.NOT_VERIFIED:
+        case ForgetOutcome.NOT_VERIFIED:
             emit_lines(result.commands)
-        case client.ForgetOutcome.FORGOTTEN:
+        case ForgetOutcome.FORGOTTEN:
             emit(f"{result.node} forgotten: nothing is proven, and tpujob does not ask after it any more")

@@ -1,12 +1,12 @@
 """`tpujob gc|install-gc`: delete slices without a claim, from any machine; finish what this one owes, once or by a timer."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from orchestrator.api.guarantee import gc as client
 from orchestrator.api.guarantee import timers
+from orchestrator.api.guarantee.gc import FoundSlice, GcResult
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_json, emit_wrapped, open_session
+from orchestrator.cli.console.console import console, emit, emit_json, emit_wrapped, open_client
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.errors import UserError
 from orchestrator.text.units import day_clock, parse_duration
@@ -48,25 +48,25 @@ def gc(
     With --quiet it prints nothing unless there is something to do. Exits with 75 unless every zone's list was complete and
     everything unclaimed is proven absent.
     """
-    quiet = console().is_quiet
+    quiet, client = console().is_quiet, open_client(cloud, project)
     if local:
         if zone or all_zones or dry_run or as_json:
             raise UserError("--local goes with --cloud and --project only")
-        own = client.finish_own(open_session(cloud, project, quiet=quiet, light=True))
+        own = client.finish_own(quiet=quiet)
         if not quiet:
             emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")
         return 0
     if not traits_on(on).by_target:
         if zone or all_zones or cloud or project:
             raise UserError("--on gke goes with --namespace, --context and --cluster: a cluster has no zones here")
-        where = client.area_of(on, parts=namespace or (), context=context, cluster=cluster)
+        where: dict[str, Any] = {"parts": namespace or (), "context": context, "cluster": cluster}
     elif namespace or context or cluster:
         raise UserError("--namespace, --context and --cluster go with `--on gke`")
     elif zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
     else:
-        where = client.area_of(on, cloud, project, zone or ())
-    result = client.collect_garbage(console().reporter, where, dry_run=dry_run, quiet=quiet)
+        where = {"cloud": cloud, "project": project, "parts": zone or ()}
+    result = client.collect_garbage(on, dry_run=dry_run, quiet=quiet, **where)
     if as_json:
         emit_json(result.as_json())
     elif not quiet or result.ended or not result.done:
@@ -76,7 +76,7 @@ def gc(
     return result.exit_code
 
 
-def lines(result: client.GcResult) -> Iterator[str]:
+def lines(result: GcResult) -> Iterator[str]:
     """Yield one line for each slice and each incomplete zone, and the counts."""
     failed = "would delete" if result.dry_run else "NOT PROVEN ABSENT"
     for each in result.ended:
@@ -94,7 +94,7 @@ def lines(result: client.GcResult) -> Iterator[str]:
     yield f"{counts}; {seen}"
 
 
-def _row(verdict: str, each: client.FoundSlice, *rest: str) -> str:
+def _row(verdict: str, each: FoundSlice, *rest: str) -> str:
     return "\t".join((verdict, each.node, each.zone, each.accelerator_type, *rest))
 
 

@@ -3,10 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.api.jobs import ending
-from orchestrator.api.jobs.results import command_exit_code
-from orchestrator.api.session.arguments import size
-from orchestrator.cli.console import emit, emit_json, open_session
+from orchestrator.cli.console.console import emit, emit_json, open_client
 from orchestrator.cli.options import Argument, Json, Option, RunName, RunOrSweep
 from orchestrator.errors import UserError
 
@@ -18,8 +15,7 @@ def cancel(run: RunOrSweep, as_json: Json = False) -> None:
     stays. A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts. The name of a sweep ends all of it: its
     runs and their slices; no other variant starts. A name means what has not ended; of several, give the id (exit code 64).
     """
-    session = open_session(quiet=True, ends=True)
-    canceled = ending.cancel(session, run)
+    canceled = open_client().cancel(run)
     if as_json:
         emit_json(canceled.as_json())
     elif canceled.line:
@@ -45,7 +41,6 @@ def collect(
     """
     if not work and (pattern or to):
         raise UserError(f"{'a pattern' if pattern else '--to'} only counts with --work")
-    most_bytes = None if max_results is None else size("--max-results", max_results)
-    session = open_session()
-    result = ending.collect(session, run, max_results=most_bytes, work=pattern or "*" if work else None, to=to)
-    return command_exit_code(session, result)
+    client = open_client()
+    result = client.collect(run, max_results=max_results, work=pattern or "*" if work else None, to=to)
+    return client.exit_code(result)

@@ -3,13 +3,12 @@
 import json
 from typing import Annotated
 
-from orchestrator.api.jobs.planning import JobRequest, PlanPreview, environment, exported, parted, preview, read
-from orchestrator.api.session.session import Session
+from orchestrator.api.command_line import CommandClient
+from orchestrator.api.jobs.planning import PlanPreview
 from orchestrator.api.sweeps.plans import SweepPreview, on_slices
-from orchestrator.api.sweeps.plans import preview as preview_sweep
-from orchestrator.cli.console import console, emit_json, open_session
+from orchestrator.cli.console.console import console, emit_json, open_client
+from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Option, Project
-from orchestrator.cli.tables import print_table
 from orchestrator.errors import JobSpecError, UserError
 
 
@@ -21,41 +20,31 @@ def plan(
     project: Project = None,
 ) -> None:
     """Check a job and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
-    session = open_session(cloud, project)
-    made = _preview(session, job.request(keep_on_failure))
-    if as_json:
-        emit_json(made.shape)
-    elif isinstance(made, SweepPreview):
-        _print_sweep(session, made)
-    else:
-        _print(session, made)
-
-
-def _preview(session: Session, request: JobRequest) -> PlanPreview | SweepPreview:
+    client = open_client(cloud, project)
     try:
-        found, path = read(request)
+        found = client.load(job.request(keep_on_failure))
     except JobSpecError as error:
         error.hint = None  # it names `tpujob plan`
         raise
-    spec, sweep = parted(found)
-    if sweep is not None:
-        return preview_sweep(session, sweep, path)
-    assert spec is not None
-    environment(spec, session.reporter)
-    return preview(session, spec, path)
+    if found.is_sweep:
+        of_sweep = client.plan_sweep(found)
+        emit_json(of_sweep.shape) if as_json else _print_sweep(client, of_sweep)
+    else:
+        made = client.plan(found)
+        emit_json(made.shape) if as_json else _print(client, made)
 
 
-def _print_sweep(session: Session, made: SweepPreview) -> None:
+def _print_sweep(client: CommandClient, made: SweepPreview) -> None:
     if any(made.plans.values()) and on_slices(made.sweep):
-        session.announce()
+        client.announce()
     for note in made.notes:
         console().notice("plan", note)
     print_table(made.table.head, made.table.rows, right=made.table.right, shortens=(1,))
 
 
-def _print(session: Session, preview: PlanPreview) -> None:
+def _print(client: CommandClient, preview: PlanPreview) -> None:
     if preview.requests and preview.table is not None:  # a job on a cluster names that itself
-        session.announce()
+        client.announce()
     for note in preview.notes:
         console().notice("plan", note)
     if preview.table is not None:
@@ -88,8 +77,7 @@ def export(
     """
     if to != "jobset":
         raise UserError(f"--to {to}: it is `jobset`")
-    session = open_session()
     keys = {"image": image, "namespace": namespace, "queue": queue}
-    found = exported(session, job.request(), with_secrets=with_secrets, **keys)
+    found = open_client().export_request(job.request(), with_secrets=with_secrets, **keys)
     # As it is, for another program: it has no control characters, and secrets in it are meant to be there.
     console().out(json.dumps(found.as_json(), indent=2) if as_json else str(found).removesuffix("\n"))

@@ -2,14 +2,9 @@
 
 from typing import Annotated
 
-from orchestrator.api.jobs.planning import parted, read
-from orchestrator.api.jobs.results import command_exit_code
-from orchestrator.api.jobs.runs import RunOptions, start_run
-from orchestrator.api.session.arguments import HOLD, seconds_if_given
 from orchestrator.api.session.shown_logs import choice
-from orchestrator.api.sweeps.sweeps import run_sweep
-from orchestrator.cli.comparison import print_comparison
-from orchestrator.cli.console import console, open_session
+from orchestrator.cli.console.comparison import print_comparison
+from orchestrator.cli.console.console import console, open_client
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.errors import UserError
 
@@ -46,23 +41,19 @@ def run(
         console().log_is_data = False
     chosen = choice("--logs", logs)
     console().choose_logs("--logs", chosen)
-    keep_s = seconds_if_given("--keep", keep, *HOLD)
-    session = open_session(cloud, project)
-    found, path = read(job.request(keep_on_failure))
-    spec, sweep = parted(found)
-    if spec is not None:
+    client = open_client(cloud, project, logs=chosen)
+    found = client.load(job.request(keep_on_failure))
+    if not found.is_sweep:
         if again:
             raise UserError("--again is for a sweep, which leaves out what succeeded before; one job is always run")
-        options = RunOptions(keep_s=keep_s, detach=detach, logs=chosen, cloud_is_named=session.cloud_is_named)
-        return command_exit_code(session, start_run(session, spec, path, options))
-    assert sweep is not None
-    if keep_s is not None or detach:
+        return client.exit_code(client.begin(found, keep=keep, detach=detach))
+    if keep is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().log_is_data = False  # stdout is for the table
-    result = run_sweep(session, sweep, path, again=again, logs=chosen)
+    result = client.sweep(found, again=again)
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:
-        print_comparison(session, ran)
+        print_comparison(client.figures(ran))
     return result.exit_code
 
 

@@ -1,7 +1,7 @@
 """`tpujob schema`: the JSON Schema of the job file."""
 
-from orchestrator.cli.console import emit_json
-from orchestrator.job.keys import job_spec
+from orchestrator.cli.console.console import emit_json
+from orchestrator.job import job_spec
 
 
 def schema() -> None:

@@ -2,14 +2,13 @@
 
 from typing import Annotated, cast, get_args
 
-from orchestrator.api.results import costs
 from orchestrator.cli import completion
-from orchestrator.cli.console import emit, emit_json, emit_wrapped, open_session
+from orchestrator.cli.console import cost_tables as tables
+from orchestrator.cli.console.console import emit, emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Json, Option
-from orchestrator.cli.tables import print_table
 from orchestrator.errors import UserError
-from orchestrator.report.money import tables
-from orchestrator.report.money.spending import By, CostReport
+from orchestrator.report.spending import By, CostReport
 
 
 def cost(
@@ -38,8 +37,7 @@ def cost(
         raise UserError("--month and --since exclude each other")
     if by not in get_args(By):
         raise UserError(f"--by {by}: must be one of {', '.join(get_args(By))}")
-    session = open_session()
-    found = costs.cost(session, month=month, since=since, by=cast("By", by))
+    found = open_client().cost(month=month, since=since, by=cast("By", by))
     if as_csv:
         emit(tables.csv_text(found).rstrip("\n"))
     elif as_json:
@@ -54,7 +52,7 @@ def _print(found: CostReport) -> None:
         emit("no slice was billed and nothing ran on this machine in that time")
     for cloud in found.clouds:
         emit()
-        emit(tables.head(cloud.cloud))
+        emit(tables.head(cloud))
         shown = tables.table(cloud, found.by)
         print_table(
             shown.head, shown.rows, right=shown.right, optional=shown.optional, shortens=(0,), head_is_data=True

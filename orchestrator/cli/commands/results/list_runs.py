@@ -1,10 +1,8 @@
 """`tpujob list`: the runs, newest first."""
 
-from orchestrator.api.results import history
-from orchestrator.api.session import sweep_progress
-from orchestrator.cli.console import emit, emit_json, open_session
+from orchestrator.cli.console.console import emit, emit_json, open_client
+from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Json
-from orchestrator.cli.tables import print_table
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.report.rows.whole_run import RunSummary
 from orchestrator.text.units import format_duration, minute_clock
@@ -14,12 +12,12 @@ HEAD = ("RUN", "JOB", "STATE", "STARTED", "TOOK", "COST")
 
 def list_runs(as_json: Json = False) -> None:
     """List the runs of this machine, newest first. What is queued in a sweep that goes on comes before them."""
-    session = open_session()
-    runs = history.runs(session)
+    client = open_client()
+    runs = client.runs()
     if as_json:
         emit_json([run.as_json() for run in runs])
         return
-    waiting = [("-", each.name, each.state, "-", "-", "") for each in sweep_progress.queued(session)]
+    waiting = [("-", each.name, each.state, "-", "-", "") for each in client.queued()]
     if runs or waiting:
         print_table(HEAD, [*waiting, *map(_cells, runs)], right=(4,), states=(2,), shortens=(1,), wraps=(5,))
     else:

@@ -3,9 +3,8 @@
 import json
 from typing import Annotated
 
-from orchestrator.api.results.logs import read_logs
-from orchestrator.api.session.shown_logs import choice
-from orchestrator.cli.console import console, emit, open_session
+from orchestrator.api.session.shown_logs import Choice, choice
+from orchestrator.cli.console.console import console, emit, open_client
 from orchestrator.cli.options import Json, LogWorkers, Option, RunOrNewest
 
 
@@ -18,10 +17,8 @@ def logs(
     """What the workers of a run wrote, as far as it arrived here."""
     workers = choice("--worker", worker)
     one = isinstance(workers, tuple) and len(workers) == 1
-    session = open_session()
-    for lines in read_logs(
-        session, run, follow=follow, workers="all" if as_json and workers is None else workers, option="--worker"
-    ):
+    shown: Choice = "all" if as_json and workers is None else workers
+    for lines in open_client().lines(run, follow=follow, workers=shown):
         console().bar_ended(f"worker{lines.worker} | ")
         for line in lines.lines:
             if as_json:

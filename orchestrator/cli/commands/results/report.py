@@ -4,9 +4,9 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.api.results import pages, reports
+from orchestrator.api.results import pages
 from orchestrator.api.session.events import relative
-from orchestrator.cli.console import emit, open_session
+from orchestrator.cli.console.console import console, emit, open_client
 from orchestrator.cli.options import Option, Runs
 from orchestrator.errors import UserError
 from orchestrator.report.comparison import compare
@@ -31,16 +31,16 @@ def report(
     """
     if as_csv and opens:
         raise UserError("--csv writes no page, and --open opens one")
-    session = open_session()
+    client = open_client()
     if as_csv:
-        text = compare.csv_text(reports.compare(session, runs))
+        text = compare.csv_text(client.figures(runs))
         if out is None:
             emit(text.rstrip("\n"))
         else:
             pages.write_file(out, text)
     else:
-        out = pages.write_report(session, runs, out)
+        out = client.report(*runs, out=out)
         if opens and not webbrowser.open(out.as_uri()):
-            session.reporter.notice("note", "no browser could be started; open the file yourself")
+            console().notice("note", "no browser could be started; open the file yourself")
     if out is not None:
         emit(str(relative(out.absolute())))

@@ -1,10 +1,9 @@
 """`tpujob show|compare`: one run with its state, its events, its results and files, or the figures of several side by side."""
 
-from orchestrator.api.results import reports
-from orchestrator.cli.comparison import print_comparison
-from orchestrator.cli.console import emit, emit_result, emit_stages, open_session
+from orchestrator.cli.console.comparison import print_comparison
+from orchestrator.cli.console.console import emit, emit_result, emit_stages, open_client
+from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Csv, Json, Markdown, Over, RunOrNewest, Runs
-from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.errors import UserError
 from orchestrator.report import results
 from orchestrator.report.results import RunReport
@@ -12,8 +11,7 @@ from orchestrator.report.results import RunReport
 
 def show(run: RunOrNewest = None, as_json: Json = False) -> None:
     """Show one run: its state and events, how long each part took, what it cost, and its files."""
-    session = open_session()
-    found = reports.show(session, run)
+    found = open_client().show(run)
     if as_json or not on_terminal():
         emit_result(found.as_json(), results.lines(found), as_json=as_json)
     else:
@@ -41,5 +39,4 @@ def compare(
     if as_json + as_markdown + as_csv > 1:
         raise UserError("--json, --markdown and --csv exclude each other")
     names = [name for text in over or () for name in text.split(",")]
-    session = open_session()
-    print_comparison(session, runs, names, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
+    print_comparison(open_client().figures(runs), names, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.api.session.session import Session
-from orchestrator.api.slices.down import DownResult, NameNeeded, take_down
-from orchestrator.cli.console import emit, emit_json, emit_lines, open_session
+from orchestrator.api.command_line import CommandClient
+from orchestrator.api.slices.down import DownResult, NameNeeded
+from orchestrator.cli.console.console import console, emit, emit_json, emit_lines, open_client
 from orchestrator.cli.options import Cloud, Json, Name, Option, Project
 from orchestrator.errors import UserError
 from orchestrator.text.units import clock
@@ -30,8 +30,9 @@ def down(
     """
     if name and everything:
         raise UserError("give a NAME or --all, not both")
-    session = open_session(cloud, project, quiet=True, ends=True, light=True)
-    taken_down = _take_down(session, name, everything=everything, may_ask=not as_json and sys.stdin.isatty())
+    taken_down = _take_down(
+        open_client(cloud, project), name, everything=everything, may_ask=not as_json and sys.stdin.isatty()
+    )
     if taken_down is None:
         return
     result, name = taken_down
@@ -47,14 +48,14 @@ def down(
 
 
 def _take_down(
-    session: Session, name: str | None, *, everything: bool, may_ask: bool
+    client: CommandClient, name: str | None, *, everything: bool, may_ask: bool
 ) -> tuple[DownResult, str | None] | None:
     """Ask which slice to delete, where there is no default one. None: the answer is none of them."""
     try:
-        return take_down(session, name, everything=everything), name
+        return client.down(name, everything=everything), name
     except NameNeeded as needed:
         if not may_ask:
             raise
-        session.reporter.notice("alive", needed.alive)
+        console().notice("alive", needed.alive)
     name = typer.prompt("Which one is to be deleted (Enter: none)", default="", show_default=False, err=True).strip()
-    return (take_down(session, name), name) if name else None
+    return (client.down(name), name) if name else None

@@ -2,14 +2,15 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.api.slices import offers as client
+from orchestrator.api.slices.offers import Offers
 from orchestrator.capacity.location_rules import is_place
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit_json, open_session
+from orchestrator.cli.console.console import console, emit_json, open_client
+from orchestrator.cli.console.offer_tables import gke_table, table
+from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
-from orchestrator.cli.tables import print_table
 from orchestrator.errors import UserError
-from orchestrator.report.offers import MANY_HOSTS, gke_as_json, gke_table, offered_on_gke, table
+from orchestrator.report.offers import MANY_HOSTS, gke_as_json, offered_on_gke
 
 
 def offers(
@@ -54,9 +55,9 @@ def offers(
             raise UserError("--on gke goes with a type and --json only: which node pools a cluster has is not asked")
         _print_gke(kind, as_json=as_json)
         return
-    session = open_session(cloud, project, light=True)
+    client = open_client(cloud, project)
     kind, zone = _chosen(what or [], kind, zone)
-    found = client.offers(session, accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
+    found = client.shown_offers(accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
     if as_json:
         emit_json(found.as_json())
         return
@@ -64,8 +65,8 @@ def offers(
     if rows:
         shown = table(rows, by_zone=found.by_zone)
         print_table(shown.head, shown.rows, right=shown.right, optional=(4, 3))
-    for stage, text in _notes(found, session.target.project):
-        session.reporter.notice(stage, text)
+    for stage, text in _notes(found, client.session.target.project):
+        console().notice(stage, text)
 
 
 def _print_gke(kind: str | None, *, as_json: bool) -> None:
@@ -93,7 +94,7 @@ def _chosen(words: list[str], kind: str | None, zone: str | None) -> tuple[str |
     return (kinds[0] if kinds else None), ",".join([*places, *([zone] if zone else [])]) or None
 
 
-def _notes(found: client.Offers, project: str) -> list[tuple[str, str]]:
+def _notes(found: Offers, project: str) -> list[tuple[str, str]]:
     notes = [("prices", f"{found.prices_as_of}, for an hour of the whole slice; empty is unknown")]
     if found.larger_left_out:
         notes.append(("larger", f"slices of more than {MANY_HOSTS} hosts: `tpujob offers v5p`, and so on"))

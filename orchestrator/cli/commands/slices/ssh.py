@@ -4,11 +4,10 @@ import os
 from typing import Annotated
 
 from orchestrator.api.session.arguments import worker_or_all
-from orchestrator.api.session.session import Session
-from orchestrator.api.slices import shell as client
-from orchestrator.api.slices.copies import copy_argv, copy_everywhere, open_copy, parse
+from orchestrator.api.slices import shell
+from orchestrator.api.slices.copies import parse
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_errors, emit_lines, open_session
+from orchestrator.cli.console.console import console, emit, emit_errors, emit_lines, open_client
 from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project, WorkerOrAll
 from orchestrator.errors import UserError
 
@@ -42,19 +41,19 @@ def ssh(
     is that of the first worker that failed. Ctrl-C ends the command everywhere.
     """
     index = worker_or_all(worker)
-    client.check_forwards("-L", forward or ())
-    client.check_forwards("-R", remote_forward or ())
-    client.check_forwards("-D", dynamic_forward or ())
+    shell.check_forwards("-L", forward or ())
+    shell.check_forwards("-R", remote_forward or ())
+    shell.check_forwards("-D", dynamic_forward or ())
     forwards = (tuple(values or ()) for values in (forward, remote_forward, dynamic_forward))
-    options = client.SshOptions(index or 0, terminal, no_command, *forwards)
+    options = shell.SshOptions(index or 0, terminal, no_command, *forwards)
     if index is None and (not command or options.words()):
         raise UserError("--worker all runs one command", hint="`tpujob ssh NAME --worker all -- COMMAND`")
-    session = open_session(cloud, project)
+    client = open_client(cloud, project)
     if index is not None:
-        argv = client.ssh_argv(session, name, options, command or [])
+        argv = client.ssh(name, options, command or [])
         console().quiet()
         os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on, and so is the exit code
-    return client.run_on_all(session, name, command or [], _print_lines)
+    return client.ssh_everywhere(name, command or [], _print_lines)
 
 
 def _print_lines(worker: int, is_error: bool, lines: list[str]) -> None:
@@ -84,13 +83,11 @@ def scp(
     worker gets the files, or DST gets a directory for each worker: worker0 and so on. A local name with a colon is `./NAME:X`.
     """
     copy = parse(places, worker, recursive=recursive)
-    session = open_session(cloud, project)
-    shell = open_copy(session, copy)
-    if not copy.everywhere:
-        argv = copy_argv(shell, copy)
+    copied = open_client(cloud, project).copy(copy, _print_errors)
+    if isinstance(copied, list):
         console().quiet()
-        os.execvp(argv[0], argv)  # noqa: S606 - its progress is shown by scp itself, and the exit code is its own
-    return copy_everywhere(session, shell, copy, _print_errors)
+        os.execvp(copied[0], copied)  # noqa: S606 - its progress is shown by scp itself, and the exit code is its own
+    return copied
 
 
 def _print_errors(worker: int, lines: list[str]) -> None:
@@ -116,18 +113,18 @@ def forward(
     machine can connect, and only to what listens on the worker's own loopback or on all of its addresses.
     """
     ports = list(words or ())
-    name = ports.pop(0) if ports and client.port_wish(ports[0]) is None else None
+    name = ports.pop(0) if ports and shell.port_wish(ports[0]) is None else None
     wishes = []
     for port in ports:
-        wish = client.port_wish(port)
+        wish = shell.port_wish(port)
         if wish is None:
             raise UserError(f"{port} is no port", hint="`6006`, or `8080:6006` for port 8080 here")
         wishes.append(wish)
-    session = open_session(cloud, project)
-    with client.forwarding(session, name, wishes, worker) as (shell, forwarded):
+    client = open_client(cloud, project)
+    with client.forwarding(name, wishes, worker) as (opened, forwarded):
         for each in forwarded:
             emit(str(each))
-        session.reporter.notice("end", client.wait_for_end(session, shell))
+        console().notice("end", client.wait_for_end(opened))
 
 
 def ssh_config(
@@ -146,26 +143,24 @@ def ssh_config(
     """
     if (name is not None) + install + remove > 1:
         raise UserError("give one of NAME, --install and --remove")
-    session = open_session(cloud, project)
+    client = open_client(cloud, project)
     if name is not None:
-        emit_lines(client.config_of(session, name).splitlines())
+        emit_lines(client.ssh_config(name).splitlines())
     elif install or remove:
-        change = client.install_include if install else client.remove_include
-        _report(session, change(session), installed=install)
+        _report(client.include(install=install, remove=remove), installed=install)
     else:
-        emit(client.include(session).line)
-        session.reporter.notice("hint", "it goes to the top of ~/.ssh/config: `tpujob ssh-config --install`")
+        emit(client.include().line)
+        console().notice("hint", "it goes to the top of ~/.ssh/config: `tpujob ssh-config --install`")
 
 
-def _report(session: Session, done: client.Include, *, installed: bool) -> None:
+def _report(done: shell.Include, *, installed: bool) -> None:
     if installed:
         what = "now includes" if done.changed else "already includes"
     else:
         what = "no longer includes" if done.changed else "does not include"
     emit(f"{done.file} {what} the slices of tpujob")
     if installed:
-        session.reporter.notice("ssh", "ssh tpu-NAME-0 is worker 0 of the slice NAME; so for rsync, scp and editors")
-        if (home := client.foreign_home()) is not None:
-            session.reporter.notice(
-                "warning", f"OpenSSH itself reads {home}/.ssh/config, since HOME does not count there"
-            )
+        console().notice("ssh", "ssh tpu-NAME-0 is worker 0 of the slice NAME; so for rsync, scp and editors")
+        if (home := shell.foreign_home()) is not None:
+            text = f"OpenSSH itself reads {home}/.ssh/config, since HOME does not count there"
+            console().notice("warning", text)

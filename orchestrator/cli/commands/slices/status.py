@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from orchestrator import catalog
 from orchestrator.api.session.sweep_progress import SweepProgress
 from orchestrator.api.slices.status import SliceRow, WaitingRun
-from orchestrator.api.slices.status import status as slice_status
-from orchestrator.cli.console import emit, emit_json, emit_wrapped, open_session
+from orchestrator.cli.console.console import console, emit, emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Cloud, Json, Project
-from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.settings import EMULATED, GOOGLE
 from orchestrator.text.units import day_clock, format_duration, format_usd, short_clock
@@ -23,16 +22,16 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     Exits with 77 when the API could not be asked for want of credentials or a permission, with 75 when it did not answer, or
     not completely: then something may be alive that is not listed.
     """
-    session = open_session(cloud, project, ends=True, light=True)
-    found = slice_status(session)
+    client = open_client(cloud, project)
+    found = client.status()
     if as_json:
         emit_json(found.as_json())
         return found.exit_code
-    session.announce()
+    client.announce()
     for asked in found.projects:
         emit(asked.summary)
         if asked.error is not None and asked.error.hint:
-            session.reporter.notice("hint", asked.error.hint)
+            console().notice("hint", asked.error.hint)
     if found.google_not_asked:
         emit(f"Google Cloud · not asked: {found.google_not_asked}")
     print_slices(found.slices, found.waiting, complete=found.exit_code == 0)

@@ -1,23 +1,22 @@
 """`tpujob up|stop|start|extend`: bring a TPU slice to READY and hold it until `tpujob down`."""
 
-import math
 import sys
-from dataclasses import asdict, replace
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from orchestrator.api.session.arguments import HOLD, LIFE, WAIT, seconds, seconds_if_given
-from orchestrator.api.session.session import Session
-from orchestrator.api.slices import up as client
-from orchestrator.api.slices.up import SliceOptions, UpResult, bring_up, preview_up
+from orchestrator.api.client import DEFAULT_IDLE
+from orchestrator.api.slices.up import UpResult
 from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_result, open_session
+from orchestrator.cli.console.console import console, emit, emit_result, open_client
+from orchestrator.cli.console.tables import request_lines
 from orchestrator.cli.options import Argument, Cloud, Json, Name, Option, Project
 from orchestrator.errors import NeedsConsent, UserError
 from orchestrator.promise.lease.access import Via
-from orchestrator.report.rows.layout import request_lines
 from orchestrator.text.units import day_clock, format_duration
 
 NEVER, DEFAULT_TTL = "never", "24h"
@@ -82,53 +81,47 @@ def up(
     project: Project = None,
 ) -> None:
     """Bring a TPU slice to READY and hold it. Running it twice changes nothing."""
-    options = SliceOptions(
-        name=name,
-        zone=zone,
-        accelerator=accelerator,
-        runtime=runtime,
-        max_duration_s=seconds("--ttl", max_duration or DEFAULT_TTL, *LIFE),
-        idle_s=_idle_s(idle),
-        wait_s=seconds_if_given("--wait", wait, *WAIT) or 0.0,
-        provisioning=_provisioning(spot, provisioning),
-        recreate=yes,
-        via=via,
-    )
-    session = open_session(cloud, project)
+    client = open_client(cloud, project)
+    life = max_duration or DEFAULT_TTL
+    unused = DEFAULT_IDLE if idle is None else None if idle == NEVER else idle
+    way = _provisioning(spot, provisioning)
     if dry_run:
-        request = preview_up(session, options)
+        request = client.plan_up(name, accelerator, zone, runtime, way, wait, life, via, idle=unused)
         emit_result(request, request_lines(request), as_json=as_json)
         return
-    result = _bring_up(session, options)
+    where: dict[str, Any] = {
+        "accelerator": accelerator,
+        "zone": zone,
+        "runtime": runtime,
+        "provisioning": way,
+        "via": via,
+    }
+    bring_up = partial(client.up, name, wait=wait, max_duration=life, idle=unused, **where)
+    result = _asking(bring_up, recreate=yes)
     if max_duration is not None and result.action not in MADE:
         end = f"{result.name} existed: its end stays {day_clock(result.ends_at)}"
-        session.reporter.notice("note", f"{end}; `tpujob extend {result.name} --by 1h` moves it, not --ttl")
+        console().notice("note", f"{end}; `tpujob extend {result.name} --by 1h` moves it, not --ttl")
     ends = f"`tpujob down {result.name}`"
-    if result.idle_s is not None and result.idle_s < result.ends_at - session.now():
+    if result.idle_s is not None and result.idle_s < result.ends_at - client.session.now():
         ends += f" or {format_duration(result.idle_s)} unused"
-    session.reporter.notice(
+    console().notice(
         "ready", f"{result.name}: {result.action}; held until {ends}, {day_clock(result.ends_at)} at the latest"
     )
     line = f"{result.node}\t{result.accelerator}\t{result.zone}\tREADY"
     emit_result(asdict(result), [line], as_json=as_json)
 
 
-def _bring_up(session: Session, options: SliceOptions) -> UpResult:
+def _asking(bring_up: Callable[..., UpResult], *, recreate: bool) -> UpResult:
     """Ask on a terminal before a slice is deleted and created again."""
     try:
-        return bring_up(session, options)
+        return bring_up(recreate=recreate)
     except NeedsConsent as needed:
         if not sys.stdin.isatty():
             raise
         console().quiet()
         if not typer.confirm(f"{needed.message}. Delete it and create a new one?", err=True):
             raise
-    return bring_up(session, replace(options, recreate=True))
-
-
-def _idle_s(idle: str | None) -> float | None:
-    """Return what `SliceOptions.idle_s` says of the option; None: it was not given."""
-    return math.inf if idle == NEVER else seconds_if_given("--idle", idle, *HOLD)
+    return bring_up(recreate=True)
 
 
 def _provisioning(spot: bool, provisioning: Provisioning | None) -> Provisioning | None:
@@ -140,8 +133,7 @@ def _provisioning(spot: bool, provisioning: Provisioning | None) -> Provisioning
 
 def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
     """Start a stopped slice again."""
-    session = open_session(cloud, project)
-    started = client.start(session, name)
+    started = open_client(cloud, project).start(name)
     emit(f"{started.name}: {started.state} ({started.node})")
 
 
@@ -153,12 +145,11 @@ def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> Non
     `tpujob status` counts its full price, as for every slice that is not proven absent; Google documents charges only while a
     TPU is READY, and tpujob cannot check the bill.
     """
-    session = open_session(cloud, project)
-    stopped = client.stop(session, name)
+    stopped = open_client(cloud, project).stop(name)
     emit(f"{stopped.name}: {stopped.state} ({stopped.node}); it holds its quota until `tpujob down {stopped.name}`")
     ends = f"no watchdog runs on it: at {day_clock(stopped.ends_at)} the next tpujob command or a gc timer deletes it"
-    session.reporter.notice("note", f"{ends} (`tpujob install-gc`)")
-    session.reporter.notice("note", "its full price is counted until it is absent; `tpujob start` starts it again")
+    console().notice("note", f"{ends} (`tpujob install-gc`)")
+    console().notice("note", "its full price is counted until it is absent; `tpujob start` starts it again")
 
 
 def extend(
@@ -168,7 +159,5 @@ def extend(
     project: Project = None,
 ) -> None:
     """Move the end of a slice: its deadline, or the end of its hold. Nothing else ever moves a deadline."""
-    by_s = seconds("--by", by, *HOLD)
-    session = open_session(cloud, project)
-    extended = client.extend(session, name, by_s)
+    extended = open_client(cloud, project).extend(name, by)
     emit(f"{extended.name} ({extended.node}) ends by {day_clock(extended.ends_at)}")

@@ -1,9 +1,9 @@
 """The objects of a job on a cluster: a JobSet, the ConfigMap with what its pods run, and a Secret. Pure and deterministic.
 
 The same job with the same names gives the same objects: `export` prints what `run` submits. No field holds a time of day.
-What ends the job when no process here is left is in the objects: deadlines of Job and Pod, no retries, and a time to live. What
-the pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod.pod` reads them, and lists the keys of
-the request.
+What ends the job when no process here is left is in the objects: deadlines of Job and Pod, no retries, and a time to live.
+What the pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod.pod` reads them, and lists
+the keys of the request.
 """
 
 import base64
@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.catalog.gke import GkeSlice
 from orchestrator.errors import UserError
-from orchestrator.job.keys.cluster import ClusterTarget
+from orchestrator.job.cluster import ClusterTarget
 from orchestrator.places.gke.objects import nodes
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.text import names

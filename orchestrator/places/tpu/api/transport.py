@@ -22,7 +22,7 @@ from urllib3.connection import HTTPConnection
 
 from orchestrator.errors import CloudError
 from orchestrator.places.tpu.api.calls import ApiReply, logged, read_reply
-from orchestrator.system import socket_owner
+from orchestrator.system import sockets
 
 LIBRARY_ERRORS = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
 PARSE_ERROR = ParseError
@@ -32,7 +32,7 @@ CONNECT_TIMEOUT_S = 15.0  # for a call without a timeout
 class _OwnConnection(HTTPConnection):
     def connect(self) -> None:
         super().connect()
-        socket_owner.expect_ours(self.sock, self.sock.gettimeout() or CONNECT_TIMEOUT_S)
+        sockets.expect_ours(self.sock, self.sock.gettimeout() or CONNECT_TIMEOUT_S)
 
 
 class _OwnPool(HTTPConnectionPool):

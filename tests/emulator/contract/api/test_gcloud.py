@@ -17,10 +17,9 @@ from google.cloud import tpu_v2
 
 from cloud_tpu_emulator.daemon import control
 from tests import waiting
-from tests.contract.conftest import Fault
 from tests.emulator.contract.api.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
 from tests.emulator.contract.conftest import Create
-from tests.emulator.fixture import Emulator
+from tests.emulator.fixture import Emulator, Fault
 from tests.waiting import HANG_S, serving, until
 
 pytestmark = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]

@@ -11,7 +11,6 @@ from google.oauth2.credentials import Credentials
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from cloud_tpu_emulator.api import api_call
-from cloud_tpu_emulator.daemon import control
 from cloud_tpu_emulator.daemon.control import DaemonRefused
 from tests.emulator.contract.conftest import ZONE, Create, client_for, fetch, finish, node_body, numbers
 from tests.emulator.fixture import Emulator, running_emulator
@@ -134,7 +133,6 @@ def test_a_wrong_create_is_refused_and_creates_nothing(
 discovery = pytest.importorskip("googleapiclient.discovery", reason="google-api-python-client is not installed")
 errors = pytest.importorskip("googleapiclient.errors")
 discovery_cache = pytest.importorskip("googleapiclient.discovery_cache")
-NODE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 PROJECT = "projects/emulated"
 
 
@@ -158,68 +156,6 @@ def test_every_method_has_the_query_parameters_of_googles_document(shared_emulat
     assert {method for method in api_call.QUERY if api_call.known(method, version)} - {*found} <= {"reservations.list"}
 
 
-def finished(api: Any, operation: dict[str, Any]) -> dict[str, Any]:
-    found = dict(operation)
-
-    def done() -> bool:
-        found.update(api.operations().get(name=operation["name"]).execute())
-        return bool(found["done"])
-
-    until(done)
-    return found
-
-
-@pytest.mark.parametrize("version", ["v2", pytest.param("v2alpha1", marks=pytest.mark.exhaustive)])
-def test_a_node_from_create_to_absence(shared_emulator: Emulator, version: str) -> None:
-    api = locations(shared_emulator, version)
-    node_id, name = f"disc-{version}", f"{ZONE}/nodes/disc-{version}"
-    made = finished(api, api.nodes().create(parent=ZONE, nodeId=node_id, body=NODE | {"labels": {"a": "b"}}).execute())
-    assert made["response"]["@type"] == f"type.googleapis.com/google.cloud.tpu.{version}.Node"
-    listed = api.nodes().list(parent=f"{PROJECT}/locations/-", pageSize=1)
-    names = []
-    while listed is not None:
-        page = listed.execute()
-        names += [node["name"] for node in page["nodes"]]
-        listed = api.nodes().list_next(listed, page)
-    assert name in names
-    finished(api, api.nodes().stop(name=name, body={}).execute())
-    finished(api, api.nodes().start(name=name, body={}).execute())
-    finished(api, api.nodes().patch(name=name, updateMask="labels", body={"labels": {"c": "d"}}).execute())
-    assert api.nodes().get(name=name).execute()["labels"] == {"c": "d"}
-    workers = api.nodes().getGuestAttributes(name=name, body={"workerIds": ["0"]}).execute()["guestAttributes"]
-    assert len(workers) == 1
-    finished(api, api.nodes().delete(name=name).execute())
-    with pytest.raises(errors.HttpError) as gone:
-        api.nodes().get(name=name).execute()
-    assert (gone.value.status_code, gone.value.reason) == (404, f"Resource '{name}' was not found")
-
-
-@pytest.mark.parametrize("version", ["v2", pytest.param("v2alpha1", marks=pytest.mark.exhaustive)])
-def test_a_queued_resource_creates_a_node_and_is_deleted_with_it(shared_emulator: Emulator, version: str) -> None:
-    api = locations(shared_emulator, version)
-    name = f"{ZONE}/queuedResources/disc-{version}"
-    body = {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": f"disc-q-{version}", "node": NODE}]}, "spot": {}}
-    finished(api, api.queuedResources().create(parent=ZONE, queuedResourceId=f"disc-{version}", body=body).execute())
-    until(lambda: api.queuedResources().get(name=name).execute()["state"]["state"] == "ACTIVE")
-    assert name in [row["name"] for row in api.queuedResources().list(parent=ZONE).execute()["queuedResources"]]
-    finished(api, api.queuedResources().delete(name=name, force=True).execute())
-    with pytest.raises(errors.HttpError, match="404"):
-        api.queuedResources().get(name=name).execute()
-
-
-def test_v2alpha1_has_flex_start(shared_emulator: Emulator) -> None:
-    api = locations(shared_emulator, "v2alpha1")
-    name = f"{ZONE}/queuedResources/disc-flex"
-    body = {
-        "tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "disc-flex", "node": NODE}]},
-        "provisioningModel": "FLEX_START",
-        "runDuration": {"maxRunDuration": "7200s"},
-    }
-    finished(api, api.queuedResources().create(parent=ZONE, queuedResourceId="disc-flex", body=body).execute())
-    assert api.queuedResources().get(name=name).execute()["runDuration"] == {"maxRunDuration": "7200s"}
-    finished(api, api.queuedResources().delete(name=name, force=True).execute())
-
-
 @pytest.mark.parametrize("version", ["v1", "v2", "v2alpha1"])
 def test_catalogs_are_the_same_in_every_version(shared_emulator: Emulator, version: str) -> None:
     api = locations(shared_emulator, version)
@@ -234,11 +170,6 @@ def test_catalogs_are_the_same_in_every_version(shared_emulator: Emulator, versi
     assert isinstance(api.operations().list(name=ZONE).execute(), dict)
 
 
-def test_the_service_identity_is_that_of_the_project(shared_emulator: Emulator) -> None:
-    output = locations(shared_emulator, "v2").generateServiceIdentity(parent=ZONE, body={}).execute()
-    assert output["identity"]["email"].endswith("@cloud-tpu.iam.gserviceaccount.com")
-
-
 def test_v1_refuses_to_create_tpu_nodes(shared_emulator: Emulator) -> None:
     api = locations(shared_emulator, "v1")
     assert api.nodes().list(parent=ZONE).execute() == {}
@@ -247,12 +178,6 @@ def test_v1_refuses_to_create_tpu_nodes(shared_emulator: Emulator) -> None:
     assert denied.value.status_code == 400
     with pytest.raises(errors.HttpError, match="was not found"):
         api.nodes().get(name=f"{ZONE}/nodes/old").execute()
-
-
-def test_a_refusal_carries_its_details(shared_emulator: Emulator) -> None:
-    with pytest.raises(errors.HttpError) as denied:
-        locations(shared_emulator, "v2").nodes().list(parent=f"{PROJECT}/locations/moon").execute()
-    assert [detail["reason"] for detail in denied.value.error_details] == ["LOCATION_POLICY_VIOLATED"]
 
 
 RequestState = tpu_v2.QueuedResourceState.State
@@ -329,14 +254,6 @@ def test_a_reset_restarts_the_nodes(queued_api: tpu_v2.TpuClient) -> None:
     assert (after.id, after.state) == (before.id, tpu_v2.Node.State.READY)
 
 
-def test_lists_of_requests_are_complete_over_pages(queued_api: tpu_v2.TpuClient) -> None:
-    names = {ask(queued_api, body(f"paged{index}")).name for index in range(3)}
-    for name in names:
-        becomes(queued_api, name, RequestState.ACTIVE)
-    pages = list(queued_api.list_queued_resources(request={"parent": ZONE, "page_size": 1}).pages)
-    assert {row.name for page in pages for row in page.queued_resources} == names
-
-
 # -- raw JSON -----------------------------------------------------------------------------------------------------
 
 
@@ -387,14 +304,3 @@ def test_a_vm_reads_the_name_of_its_request_and_may_delete_it(queued_api: tpu_v2
     output = fetch(f"{cloud.url}/v2/{made.name}?force=true", "DELETE", Authorization=f"Bearer {token}")
     assert '"verb": "delete"' in output[1]
     until(lambda: list(queued_api.list_queued_resources(parent=ZONE)), wanted=lambda rows: rows == [])
-
-
-@pytest.mark.exhaustive
-def test_the_queue_survives_a_restart_of_the_daemon(emulator: Emulator) -> None:
-    emulator.patch_settings(**QUICK, no_capacity=["*/*"])
-    made = ask(client_for(emulator), body("patient"))
-    control.stop(emulator.state_dir)
-    again = emulator.restarted()
-    assert [row["state"] for row in again.status()["queued_resources"]] == ["WAITING_FOR_RESOURCES"]
-    again.patch_settings(no_capacity=[])
-    becomes(client_for(again), made.name, RequestState.ACTIVE)

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import json
 import re
 import socket
 import sys
@@ -22,10 +21,9 @@ from google.rpc import error_details_pb2
 from cloud_tpu_emulator.daemon import control
 from cloud_tpu_emulator.faults.api_errors import ApiError
 from cloud_tpu_emulator.wire import transcoding
-from cloud_tpu_emulator.wire.transcoding import EMPTY, OPERATION, RULES, error_of, http_call
-from tests.contract.conftest import Fault
+from cloud_tpu_emulator.wire.transcoding import RULES, error_of, http_call
 from tests.emulator.contract.conftest import ZONE, finish, node_body
-from tests.emulator.fixture import Emulator
+from tests.emulator.fixture import Emulator, Fault
 from tests.waiting import until
 
 State = tpu_v2.Node.State
@@ -228,14 +226,6 @@ def test_a_malformed_request_is_a_client_error(channel: grpc.Channel) -> None:
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.value
 
 
-def test_a_lost_reply_is_a_broken_connection_and_the_node_is_there(client: tpu_v2.TpuClient, fault: Fault) -> None:
-    fault("lost_reply", operation="nodes.create", match={"node": "lost1"})
-    with pytest.raises(exceptions.ServiceUnavailable, match="Socket closed"):
-        client.create_node(parent=ZONE, node_id="lost1", node=node_body())
-    assert client.get_node(name=f"{ZONE}/nodes/lost1").name.endswith("lost1")
-    finish(client.delete_node(name=f"{ZONE}/nodes/lost1"))
-
-
 @pytest.mark.parametrize(("kind", "fields", "error"), [
     ("drop", {}, exceptions.ServiceUnavailable), ("status", {"status": 503}, exceptions.ServiceUnavailable),
     ("status", {"status": 429}, exceptions.ResourceExhausted),
@@ -310,35 +300,6 @@ def test_every_method_of_both_services_has_a_rule() -> None:
         assert [row for row in found if row[1] not in RULES[row[0]]] == []
 
 
-def test_types_are_those_of_the_services_own_package() -> None:
-    package = "google.cloud.tpu.v2alpha1"
-    assert transcoding.type_names(ALPHA, "CreateNode") == (f"{package}.CreateNodeRequest", OPERATION)
-    assert transcoding.type_names(V2, "GetNode") == ("google.cloud.tpu.v2.GetNodeRequest", "google.cloud.tpu.v2.Node")
-    assert transcoding.type_names(transcoding.OPERATIONS, "CancelOperation")[1] == EMPTY
-
-
-@pytest.mark.parametrize(("service", "method", "request_", "verb", "target", "body"), [
-    (V2, "GetNode", {"name": NODE}, "GET", f"/v2/{NODE}", None),
-    (ALPHA, "GetNode", {"name": NODE}, "GET", f"/v2alpha1/{NODE}", None),
-    (*(V2, "CreateNode", {"parent": "projects/p/locations/z", "nodeId": "n", "node": {"labels": {"a": "b"}}}),
-     *("POST", "/v2/projects/p/locations/z/nodes?nodeId=n", {"labels": {"a": "b"}})),
-    (*(V2, "UpdateNode", {"node": {"name": NODE, "tags": ["t"]}, "updateMask": "tags,labels"}),
-     *("PATCH", f"/v2/{NODE}?updateMask=tags%2Clabels", {"name": NODE, "tags": ["t"]})),
-    (*(V2, "DeleteQueuedResource", {"name": "projects/p/locations/z/queuedResources/q", "force": True}),
-     *("DELETE", "/v2/projects/p/locations/z/queuedResources/q?force=true", None)),
-    (V2, "GetGuestAttributes", {"name": NODE, "workerIds": ["1"]}, "POST", None, {"workerIds": ["1"]}),
-    (V2, "StopNode", {"name": NODE}, "POST", f"/v2/{NODE}:stop", {}),
-    (*(transcoding.LOCATIONS, "ListLocations", {"name": "projects/p", "pageSize": 5}),
-     *("GET", "/v2/projects/p/locations?pageSize=5", None)),
-])  # fmt: skip
-def test_a_call_becomes_the_request_of_its_rule(
-    service: str, method: str, request_: dict[str, Any], verb: str, target: str | None, body: Any
-) -> None:
-    found = http_call(service, method, request_, transcoding.TPU_VERSIONS.get(service, "v2"))
-    assert (found[0], found[2]) == (verb, body)
-    assert target in (None, found[1])
-
-
 @pytest.mark.parametrize(
     "name", ["", "n", "projects/p/locations/z/nodes", f"{NODE}/x", "projects//locations/z/nodes/n"]
 )
@@ -350,12 +311,6 @@ def test_a_malformed_name_is_refused(name: str) -> None:
 
 def test_special_characters_of_urls_stay_part_of_the_name() -> None:
     assert http_call(V2, "GetNode", {"name": f"{NODE}?a=b#c"}, "v2")[1] == f"/v2/{NODE}%3Fa%3Db%23c"
-
-
-def test_an_error_keeps_its_code_message_and_details() -> None:
-    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "R"}]
-    body = json.dumps({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}})
-    assert error_of(429, body).in_operation() == {"code": 8, "message": "m", "details": details}
 
 
 @pytest.mark.parametrize(("http_status", "code"), [(400, 13), (404, 12), (429, 14), (502, 14), (418, 2)])

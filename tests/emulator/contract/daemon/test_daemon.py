@@ -34,13 +34,8 @@ def left_running(machine: Machine) -> int:
     return int(machine.output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
 
 
-def test_a_new_emulator_is_empty_and_bills_nothing(emulator: Emulator) -> None:
-    assert emulator.status()["nodes"] == []
-    assert emulator.billing()["totals"]["usd"] == 0
-
-
 def test_with_a_full_disk_it_lives_refuses_what_it_cannot_save_and_saves_it_once_there_is_room(cli: Cli) -> None:
-    """A limit on the size of the daemon's files stands for a full disk: its archive breaks off in a line."""
+    """A limit on the size of the daemon's files stands for a full disk: half of its state is written."""
     assert cli("emulator", "up").returncode == 0
     emulator = Emulator(control.ensure_running(cli.emulator_directory), cli.emulator_directory)
     emulator.patch_settings(machines=False)
@@ -48,19 +43,15 @@ def test_with_a_full_disk_it_lives_refuses_what_it_cannot_save_and_saves_it_once
     def create(name: str) -> None:
         emulator.request("POST", f"/v2/{ZONE}/nodes?nodeId={name}", BODY)
 
-    def archived() -> int:
-        return sum(path.stat().st_size for path in emulator.state_dir.glob("archive-*"))
-
     create("first")
-    until(archived, "an operation that is done")
-    pid, size = emulator.endpoint.pid, archived()
+    until(lambda: [node["state"] for node in emulator.status()["nodes"]] == ["READY"])
+    pid, size = emulator.endpoint.pid, (emulator.state_dir / "state.json").stat().st_size
     limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + 20, limits[1]))
     for call in (lambda: create("second"), lambda: emulator.patch_settings(stop_s=7.0)):
         with pytest.raises(control.DaemonRefused, match=r"503 .*The emulator cannot save its state: File too large"):
             call()
     until(lambda: [node["state"] for node in emulator.status()["nodes"]] == ["READY", "READY"])
-    until(lambda: archived() > size, "half a line")
     shown = cli("emulator", "status")
     assert (
         shown.returncode == 0 and "its state cannot be saved (File too large), so it refuses every call" in shown.stdout
@@ -191,24 +182,6 @@ def test_a_create_or_delete_continues_after_a_kill_of_the_daemon(emulator: Emula
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("file", ["worker0", "worker0/host_key.new", "worker0/host_key", "worker3/host_key"])
-def test_a_create_continues_after_a_kill_as_soon_as_a_file_of_a_worker_appears(
-    emulator: Emulator, login_key: Path, ssh_keys: str, file: str
-) -> None:
-    """An empty host key, left by a kill between its creation and its writing, must not disable the worker."""
-    api, vms = client_for(emulator), emulator.state_dir / "vms"
-    body = node_body(accelerator_type="v5litepod-16", metadata={"ssh-keys": ssh_keys})
-    creating = api.create_node(parent=ZONE, node_id="coming", node=body)
-    while not list(vms.glob(f"*/{file}")) and not creating.done():  # a draft may be renamed before it is seen
-        pass
-    emulator.kill()
-    api = client_for(emulator.restarted())
-    name = until(lambda: api.get_operation({"name": creating.operation.name}).done) and f"{ZONE}/nodes/coming"
-    for machine in machines(api, name, login_key):
-        assert machine.output("echo here") == "here"
-
-
-@pytest.mark.exhaustive
 def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
     emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
@@ -250,19 +223,6 @@ def test_stop_ends_the_processes_of_the_vms_also_of_a_killed_daemon_and_keeps_th
     assert [node["state"] for node in again.status()["nodes"]] == ["READY"]
 
 
-@pytest.mark.exhaustive
-def test_the_files_of_a_deleted_node_are_removed_soon_also_after_a_kill_of_the_daemon(emulator: Emulator) -> None:
-    api, vms = client_for(emulator), emulator.state_dir / "vms"
-    node = finish(api.create_node(parent=ZONE, node_id="files", node=node_body()))
-    assert list(vms.glob("*/worker0/home"))
-    finish(api.delete_node(name=node.name))
-    until(lambda: not list(vms.iterdir()))
-    emulator.kill()
-    (vms / "123.deleted" / "worker0").mkdir(parents=True)  # a deletion that the kill interrupted
-    emulator.restarted()
-    until(lambda: not list(vms.iterdir()))
-
-
 def test_without_machines_the_api_is_the_same_and_nothing_runs(shared_emulator: Emulator) -> None:
     api = client_for(shared_emulator)
 
@@ -280,4 +240,4 @@ def test_without_machines_the_api_is_the_same_and_nothing_runs(shared_emulator: 
     uid = node.id
     with shared_emulator.settings(machines=False):  # an existing node keeps its VMs, and they end with it
         finish(api.delete_node(name=node.name))
-    assert not (shared_emulator.state_dir / "vms" / str(uid)).exists()
+    until(lambda: not [*(shared_emulator.state_dir / "vms").glob(f"{uid}*")], "the end of its files")

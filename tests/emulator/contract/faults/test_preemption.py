@@ -1,7 +1,6 @@
 """Preemption, maintenance, capacity, quota and whole rehearsals through the real daemon."""
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import tpu_v2
 
-from cloud_tpu_emulator.daemon.control import DaemonRefused
 from tests.cli_fixture import Tpujob
 from tests.emulator.contract.conftest import ZONE, client_for, fetch, finish, node_body, numbers
 from tests.emulator.fixture import Emulator
@@ -71,17 +69,6 @@ def test_a_preemption_is_announced_on_the_vm_before_its_processes_end(vm: Vm) ->
     assert vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.READY
 
 
-def test_after_the_notice_the_node_is_preempted(vm: Vm) -> None:
-    began = time.time()
-    vm.act("preempt", notice_s=0.5)
-    until(lambda: vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.PREEMPTED)
-    until(lambda: vm.ports() == [])
-    with pytest.raises(exceptions.BadRequest, match="start is not supported while in state PREEMPTED"):
-        vm.api.start_node(request={"name": vm.name})
-    [bill] = [row for row in vm.cloud.billing()["nodes"] if row["name"] == vm.name]
-    assert bill["until"] >= began + 0.5
-
-
 def test_a_wait_for_a_change_returns_the_present_value_after_its_timeout_or_if_the_etag_differs(vm: Vm) -> None:
     text, etag = vm.reply("preempted")
     assert vm.reply("preempted?wait_for_change=true&timeout_sec=0") == (text, etag)
@@ -108,53 +95,16 @@ def test_maintenance_is_announced_on_the_vm_and_in_the_api(vm: Vm) -> None:
     assert dict(finish(vm.api.update_node(node=change, update_mask="labels")).labels) == {"a": "b"}
 
 
-def test_hosts_in_maintenance_are_off(vm: Vm) -> None:
-    vm.act("maintain", notice_s=0, lasts_s=3600)
+def test_hosts_in_maintenance_are_off_and_boot_again_after_it(vm: Vm) -> None:
+    vm.act("maintain", notice_s=0, lasts_s=1)
     assert vm.shown()["health"] == "UNHEALTHY_MAINTENANCE"
     until(lambda: vm.ports() == [])
-
-
-def test_hosts_boot_again_after_maintenance(vm: Vm) -> None:
-    vm.act("maintain", notice_s=0, lasts_s=0.2)
     until(vm.shown, wanted=lambda node: node["health"] == "HEALTHY")
     until(lambda: len(vm.ports()) == 2)
     assert vm.text("maintenance-event") == "NONE"
 
 
-def test_an_event_can_be_simulated_over_the_api(vm: Vm) -> None:
-    vm.cloud.patch_settings(notice_s=60)
-    path = f"/v2alpha1/{vm.name}:simulateMaintenanceEvent"
-    operation = vm.cloud.request("POST", path, {"workerIds": ["0"]})
-    assert operation["done"]
-    assert operation["response"]["upcomingMaintenance"]["maintenanceStatus"] == "PENDING"
-    assert vm.text("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
-    with pytest.raises(DaemonRefused, match="maintenance is not supported"):
-        vm.cloud.request("POST", path, {})
-    with pytest.raises(DaemonRefused, match="cannot be started now"):
-        vm.cloud.request("POST", f"/v2alpha1/{vm.name}:performMaintenance", {})
-
-
 # -- by schedule and by command -----------------------------------------------------------------------------------
-
-
-def test_the_commands_preempt_maintain_and_set_states(tpujob: Tpujob) -> None:
-    def says(*words: str) -> str:
-        done = tpujob("emulator", *words)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout).rpartition("\t")[2].strip()
-
-    body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
-    tpujob.emulator.request("POST", f"/v2/{ZONE}/nodes?nodeId=n", body)
-
-    def state() -> str:
-        return str(tpujob.emulator.request("GET", f"/v2/{ZONE}/nodes/n")["state"])
-
-    until(lambda: state() == "READY")
-    assert says("put", "n", "repairing", "--for", "0.1s") == "REPAIRING"
-    until(lambda: state() == "READY")
-    assert says("maintain", "n", "--notice", "1h", "--lasts", "10s", "--scheduled") == "READY"
-    assert says("preempt", "n", "--notice", "0.2s") == "READY"
-    until(lambda: state() == "PREEMPTED")
 
 
 REHEARSAL = """\

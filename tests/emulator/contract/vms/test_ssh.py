@@ -186,22 +186,6 @@ def test_rsync_copies_a_tree_both_ways(machine: Machine, tmp_path: Path) -> None
     assert (back / "deep" / "file").read_bytes() == MEGABYTES
 
 
-def test_fabric_runs_puts_and_gets(machine: Machine, tmp_path: Path) -> None:
-    from fabric import Config, Connection
-
-    (tmp_path / "file").write_bytes(MEGABYTES)
-    keys = {"key_filename": str(machine.key), "allow_agent": False, "look_for_keys": False}
-    connection = Connection(
-        "127.0.0.1", machine.user, machine.port, config=Config(lazy=True), connect_kwargs=keys, connect_timeout=10
-    )
-    with connection:
-        connection.put(str(tmp_path / "file"), "by-fabric")
-        assert connection.run("stat -c %s by-fabric", hide=True, in_stream=False).stdout.strip() == str(len(MEGABYTES))
-        assert connection.run("exit 3", warn=True, hide=True, in_stream=False).exited == 3
-        connection.get("by-fabric", str(tmp_path / "back"))
-    assert (tmp_path / "back").read_bytes() == MEGABYTES
-
-
 def test_small_writes_are_not_delayed(machine: Machine) -> None:
     """Without TCP_NODELAY each round trip would take 40 ms and more."""
     client = subprocess.Popen(machine.argv("cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)

@@ -18,12 +18,12 @@ import pytest
 from cloud_tpu_emulator.daemon import control
 from cloud_tpu_emulator.vms.driver import SCRIPT_OFF
 from orchestrator.hosts.fleet.fleet import Fleet
-from orchestrator.hosts.ssh.known_hosts import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.promise.lease import claim_labels
 from orchestrator.promise.lease.cloud_api import GOOGLE, SliceName
 from orchestrator.promise.lease.guest_reports import WATCHDOG_ATTRIBUTE, problem, read_watchdogs
 from orchestrator.promise.lease.lease import Mode, Purpose
+from orchestrator.promise.obtain.login_key import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.promise.obtain.startup_script import startup_script, watchdog_config, watchdog_sha256
 from orchestrator.promise.watchdog import PROVERS
 from orchestrator.text import names
@@ -31,7 +31,7 @@ from tests.cli_fixture import Tpujob
 from tests.contract.hosts.fixture import workers_of
 from tests.emulator.contract.conftest import ZONE, fetch
 from tests.emulator.fixture import Emulator
-from tests.leases import lease_on
+from tests.fakes.leases import lease_on
 from tests.waiting import HANG_S, has_ended, until
 
 PLAIN = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}

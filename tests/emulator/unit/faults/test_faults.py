@@ -249,7 +249,3 @@ def test_a_mistake_is_one_clear_line(data: Any, expected: str) -> None:
     with pytest.raises(BadData, match=expected) as caught:
         read(data)
     assert "\n" not in str(caught.value)
-
-
-def test_only_the_fault_clock_takes_negative_seconds() -> None:
-    assert read({"kind": "clock", "seconds": -86400}).seconds == -86400

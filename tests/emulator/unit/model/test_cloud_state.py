@@ -177,21 +177,6 @@ def test_finished_operations_do_not_repeat_the_startup_script_in_the_state_file(
     assert len(json.dumps(cloud.state.dump())) < 2 * 30_000 + 50 * 2_000
 
 
-def test_every_change_is_saved_as_it_is(cloud: QueueCloud) -> None:
-    def saved() -> list[tuple[str, bool]]:
-        cloud.restart()  # which compares
-        return [(operation.verb, operation.done) for operation in cloud.state.operations.values()]
-
-    cloud.create()
-    assert saved() == [("create", False)]
-    cloud.wait(10)
-    assert saved() == [("create", True)]
-    cloud.delete()
-    assert saved() == [("create", True), ("delete", False)]
-    cloud.wait(2)
-    assert saved() == [("create", True), ("delete", True)]
-
-
 def test_each_time_a_node_becomes_ready_it_has_to_boot(ready: QueueCloud) -> None:
     assert ready.node("n").boot_pending
     ready.node("n").boot_pending = False
@@ -226,13 +211,6 @@ def test_next_due_is_the_time_of_the_next_change(cloud: QueueCloud) -> None:
 def test_a_clock_that_steps_back_undoes_nothing(ready: QueueCloud) -> None:
     ready.state.advance(0)
     assert (ready.seen(), ready.state.now) == ("READY", 1010)
-
-
-@pytest.mark.parametrize("scheduling", [{"spot": True}, {"preemptible": True}, {"provisioningModel": "SPOT"}])
-def test_every_spelling_of_spot_is_spot(cloud: QueueCloud, scheduling: dict[str, Any]) -> None:
-    cloud.create(schedulingConfig=scheduling)
-    assert cloud.node("n").spot
-    assert cloud.state.meter.bills[0].spot
 
 
 def test_after_a_restart_ready_nodes_get_their_hosts_back_on_the_same_ports(ready: QueueCloud) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from cloud_tpu_emulator.api import admin
 from cloud_tpu_emulator.faults.api_errors import ApiError
-from cloud_tpu_emulator.faults.plain_data import BadData
 from cloud_tpu_emulator.model.records import LOST, Power
 from cloud_tpu_emulator.wire.replies import node_json
 from tests.emulator.unit.model.queue_fixture import NODE, PLACE, ZONE, QueueCloud
@@ -158,19 +157,6 @@ def test_the_queue_suspends_what_the_schedule_preempts() -> None:
     assert cloud.shown() == "ACTIVE"
     cloud.wait(4)
     assert (cloud.shown(), cloud.row().initiator, cloud.nodes) == ("SUSPENDED", "SERVICE", {"q-node": "PREEMPTED"})
-
-
-@pytest.mark.parametrize(("row", "expected"), [
-    ({}, "A preemption needs either after_s or per_hour"),
-    ({"after_s": 1, "per_hour": 1}, "A preemption needs either after_s or per_hour"),
-    ({"per_hour": 0}, "per_hour of a preemption must be more than 0"),
-    ({"after_s": 1, "nth": "first"}, "nth of a preemption must be like 2, "),
-    ({"after_s": 1, "since": "BIRTH"}, r"preemptions\[0\].since must be one of READY, CREATING"),
-    ({"after_s": -1}, r"preemptions\[0\].after_s must be a number from"),
-])  # fmt: skip
-def test_a_mistake_is_one_clear_line(row: dict[str, Any], expected: str) -> None:
-    with pytest.raises(BadData, match=expected):
-        cloud_with(row)
 
 
 # -- maintenance --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import tpujob
 from orchestrator.api.functions.function import RemoteFunction
 from orchestrator.api.functions.outcome import columns_of, sweep_of_calls, values_of
 from orchestrator.api.functions.values import calls_of
-from orchestrator.api.job import Job, spec_of
+from orchestrator.api.jobs.job import Job, spec_of
 from orchestrator.api.session.events import RunResult, SweepResult, VariantResult
 from orchestrator.errors import ArtifactError, CapacityError, PayloadFailed, RemoteFunctionError, TpujobError, UserError
 from orchestrator.job.sweep import Sweep

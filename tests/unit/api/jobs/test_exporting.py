@@ -19,7 +19,7 @@ from orchestrator.api.jobs.planning import Export, JobRequest, exported
 from orchestrator.api.session.events import Event, Notice, Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import JobSpecError, UserError
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 from orchestrator.places.gke.objects.manifest import MAX_BYTES, documents
 from orchestrator.places.gke.preparation import Prepared, prepare
 from tests.unit.job.refused import refused

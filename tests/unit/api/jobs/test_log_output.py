@@ -31,7 +31,7 @@ from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.lease.run_spec import LimitsRecord, RunSpec
 from orchestrator.text.redaction import Redactor
 from orchestrator.text.terminal import LeftOut
-from tests.waiting import Clock
+from tests.fakes.clock import Clock
 
 SECRET = "hunter2-and-more"
 LOG = (

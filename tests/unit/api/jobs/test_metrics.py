@@ -13,7 +13,8 @@ from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.report.files import metrics as reports
 from orchestrator.report.files.metrics import arrivals
 from orchestrator.text.parsing import LINE_BYTES, NotFinite
-from tests.waiting import Clock, until
+from tests.fakes.clock import Clock
+from tests.waiting import until
 
 
 class Heard(list[Event]):

@@ -11,8 +11,8 @@ import pytest
 import orchestrator
 from orchestrator.api.jobs import new_job_file
 from orchestrator.errors import ConfigError, UserError
-from orchestrator.job.keys import job_spec
-from orchestrator.job.keys.job_spec import JobSpec
+from orchestrator.job import job_spec
+from orchestrator.job.job_spec import JobSpec
 from tests import ROOT
 from tests.forked import Child
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.api.jobs import sleep_inhibitor
-from orchestrator.api.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator.api.session import sleep_inhibitor
+from orchestrator.api.session.sleep_inhibitor import about_sleep, inhibit_sleep
 from tests.forked import Child
 from tests.waiting import HANG_S, has_ended, until
 
@@ -71,7 +71,7 @@ def test_one_that_never_answers_promises_nothing_and_is_ended(tmp_path: Path, mo
 
 def test_the_inhibitor_ends_with_the_process_that_wanted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
-    code = "from orchestrator.api.jobs import sleep_inhibitor; import os; sleep_inhibitor.ANSWER_S = 180; "
+    code = "from orchestrator.api.session import sleep_inhibitor; import os; sleep_inhibitor.ANSWER_S = 180; "
     code += "print(sleep_inhibitor.inhibit_sleep('why').__enter__(), flush=True); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True"

@@ -23,22 +23,22 @@ from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.lease.cloud_api import Listing
 from orchestrator.promise.lease.lease import (
     Created,
+    CreateSent,
     Detached,
-    Down,
     Gone,
     Intent,
     Lease,
     LeaseState,
     Purpose,
     Ready,
-    Sent,
+    ReleaseBegan,
 )
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.promise.recover import close_attempts
 from orchestrator.settings import GKE, Target
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 from tests.unit.cli.test_transcripts import row
 
 PODS = "alice runs in pods of a cluster"
@@ -125,7 +125,7 @@ def test_a_slice_of_the_name_is_extended_and_not_the_one_that_an_ended_run_of_th
 def test_up_and_down_of_a_name_wait_for_no_slice_whose_id_begins_so(
     known: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known.ledger.record(Down("abf1111111", 3.0, "its end"))
+    known.ledger.record(ReleaseBegan("abf1111111", 3.0, "its end"))
     monkeypatch.setattr(known, "on_cloud", Mock(side_effect=Interrupted(2)))
     up._finish_ending(known, "abf")
     assert down._in_ledger(known, "abf") == []
@@ -193,11 +193,11 @@ def test_no_other_command_ends_the_attempt_that_an_attach_is_finishing(
     spec = RunSpec.of({"cluster": {"phases": ["main"]}, "limits": {"max_duration": 60}})
     lease = replace(lease_and_request()[0], cloud=cloud, run="r1")
     run, attempt = RunRecord("r1", "job", "job.yaml", cloud, 1.0, str(tmp_path), spec), Attempt("r1-1", "r1")
-    mine.ledger.record(Intent(lease), Sent(lease.id, 2.0), Began(run, attempt), Leased(attempt.id, 2.0, lease.id))
+    mine.ledger.record(Intent(lease), CreateSent(lease.id, 2.0), Began(run, attempt), Leased(attempt.id, 2.0, lease.id))
     mine.ledger.record(seen, Detached(lease.id, 4.0))
 
     def collected_and_released(build: object, cloud: str) -> None:
-        mine.ledger.record(Down(lease.id, 5.0, "the run ended"), Gone(lease.id, 6.0, "absent"))
+        mine.ledger.record(ReleaseBegan(lease.id, 5.0, "the run ended"), Gone(lease.id, 6.0, "absent"))
         other.run(close_attempts())
         mine.ledger.record(AttemptEnded.by(attempt.id, 7.0, AttemptState.SUCCEEDED, None))
         raise Interrupted(2)
@@ -225,7 +225,7 @@ def test_who_follows_the_log_waits_for_the_end_of_the_job_where_no_process_has_i
         session.ledger.record(end, Began(run, last, 3.0), Leased(last.id, 4.0, lease.id))
         other.unlock(first.id)
         yield
-        session.ledger.record(Sent(lease.id, 4.0), Ready(lease.id, 5.0), Detached(lease.id, 6.0))
+        session.ledger.record(CreateSent(lease.id, 4.0), Ready(lease.id, 5.0), Detached(lease.id, 6.0))
         other.unlock(last.id)  # `submit` ends, and the collector is not there yet
         yield from (None, None, None)
         log.write_text("begun\nended\n")

@@ -188,6 +188,11 @@ def written(directory: Path) -> dict[str, str]:
 def test_it_imports_neither_engine_nor_ledger_nor_the_command_line() -> None:
     modules = imported(f"import {RELAY}")
     assert not [
-        name for name in modules if is_within(name, {f"orchestrator.{part}" for part in ("engine", "ledger", "cli")})
+        name
+        for name in modules
+        if is_within(
+            name,
+            {f"orchestrator.{part}" for part in ("promise.effects", "promise.ledger", "promise.release", "run", "cli")},
+        )
     ]
     assert heavy(modules) == []

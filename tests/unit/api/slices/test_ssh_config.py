@@ -259,6 +259,7 @@ def test_a_number_that_is_no_port_is_refused(word: str) -> None:
 def test_an_api_that_does_not_tell_of_the_slice_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "LOOK_S", 0.0)
     monkeypatch.setattr(shell, "ASK_S", 0.0)
+    monkeypatch.setattr(shell, "ASK_EVERY_S", 0.0)
     answers = [CloudUnavailable("away"), AuthError("sign in again"), UnexpectedReply("what?"), None]
 
     def run(program: Any, cloud: str) -> None:

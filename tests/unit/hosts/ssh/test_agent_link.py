@@ -31,7 +31,8 @@ from tests.waiting import HANG_S, until
 SMALL = 3000  # of a window, so that credit runs out all the time
 SERVE = """
 import os, select
-from orchestrator.vm import frames, serve
+from orchestrator.vm.agent import serve
+from orchestrator.vm.files import frames
 
 def echo():
     while data := os.read(0, 700):
@@ -287,7 +288,9 @@ def test_an_agent_that_sends_more_than_its_credit_fills_no_memory() -> None:
 
 def test_the_archive_holds_the_agents_files_and_is_the_same_every_time() -> None:
     files = zipfile.ZipFile(io.BytesIO(agent.archive())).namelist()
-    assert {"__main__.py", "vm/__main__.py", "vm/serve.py", "vm/supervisor.py", "vm/pack.py"} <= set(files)
+    assert {"__main__.py", "vm/__main__.py", "vm/agent/serve.py", "vm/agent/supervisor.py", "vm/files/pack.py"} <= set(
+        files
+    )
     code = "from orchestrator.hosts.ssh import agent; print(agent.digest())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == agent.digest()
@@ -298,8 +301,14 @@ def test_a_worker_and_a_pod_get_what_they_run_and_no_more() -> None:
         set(zipfile.ZipFile(io.BytesIO(packed)).namelist()) for packed in (agent.archive(), agent.pod_archive())
     )
     assert not {name for name in of_worker if name.startswith("vm/pod")}
-    assert {"vm/pod.py", "vm/pod_output.py", "vm/local.py", "vm/supervisor.py", "vm/pack.py"} <= of_pod
-    assert not {"vm/serve.py", "vm/receive.py", "vm/watchdog.py"} & of_pod
+    assert {
+        "vm/pod/pod.py",
+        "vm/pod/output.py",
+        "vm/agent/local.py",
+        "vm/agent/supervisor.py",
+        "vm/files/pack.py",
+    } <= of_pod
+    assert not {"vm/agent/serve.py", "vm/files/receive.py", "vm/files/store.py"} & of_pod
     assert len(agent.pod_archive()) < 80 << 10  # it shares the 1 MiB of a ConfigMap with the code
 
 

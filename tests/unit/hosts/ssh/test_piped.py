@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,17 +19,19 @@ from orchestrator.hosts.iap.dialer import Relay
 from orchestrator.hosts.ssh import proxy_command
 from orchestrator.hosts.ssh.connection import Credentials
 from orchestrator.hosts.ssh.dial import Dialer, Direct, GivenUp, Relayed
-from orchestrator.hosts.ssh.known_hosts import KnownHosts, create_key, ssh_keys_metadata
+from orchestrator.hosts.ssh.known_hosts import KnownHosts
 from orchestrator.hosts.ssh.openssh import ssh_argv, write_config
 from orchestrator.hosts.ssh.proxy_command import LOGIN_GRACE_S, UNKNOWN_S, Piped, Turns, _PipedSocket, turns
 from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
+from tests.fakes.clock import Clock
 from tests.waiting import HANG_S, until
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Its time is what the test says; who waits for it looks again at once."""
-    made = SimpleNamespace(now=0.0, monotonic=lambda: made.now)
+    made = Clock(0.0)
     monkeypatch.setattr(proxy_command, "time", made)
     return made
 
@@ -98,7 +99,7 @@ def test_a_login_waits_until_one_before_it_ends() -> None:
 
 
 def test_the_place_of_a_login_that_hangs_is_free_once_its_command_has_ended_and_not_before(
-    clock: SimpleNamespace,
+    clock: Clock,
 ) -> None:
     one = Turns(1)
     with ExitStack() as quick:
@@ -120,7 +121,7 @@ def test_the_place_of_a_login_that_hangs_is_free_once_its_command_has_ended_and_
         assert second.has.wait(HANG_S)
 
 
-def test_a_command_that_does_not_end_counts_for_as_long_as_sshd_counts_it(clock: SimpleNamespace) -> None:
+def test_a_command_that_does_not_end_counts_for_as_long_as_sshd_counts_it(clock: Clock) -> None:
     one = Turns(1)
     with ExitStack() as held:
         first = Login(one, held)
@@ -137,7 +138,7 @@ def test_a_command_that_does_not_end_counts_for_as_long_as_sshd_counts_it(clock:
         assert second.has.wait(HANG_S)
 
 
-def test_a_login_is_ended_for_no_one_and_with_twice_the_patience_after_each_time(clock: SimpleNamespace) -> None:
+def test_a_login_is_ended_for_no_one_and_with_twice_the_patience_after_each_time(clock: Clock) -> None:
     one = Turns(1)
     with ExitStack() as held:
         first = Login(one, held, tries=2)
@@ -157,7 +158,7 @@ def test_a_login_is_ended_for_no_one_and_with_twice_the_patience_after_each_time
         assert not second.stays.is_set()
 
 
-def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(clock: SimpleNamespace) -> None:
+def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(clock: Clock) -> None:
     three = Turns(3)
     with ExitStack() as held:
         hang = [Login(three, held) for _ in range(3)]
@@ -174,7 +175,7 @@ def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(cl
         assert sum(login.stays.is_set() for login in hang) == 2
 
 
-def test_a_login_that_fails_says_nothing_of_how_long_one_takes(clock: SimpleNamespace) -> None:
+def test_a_login_that_fails_says_nothing_of_how_long_one_takes(clock: Clock) -> None:
     one = Turns(1)
     with ExitStack() as held:
         failed = Login(one, held, dials=False)

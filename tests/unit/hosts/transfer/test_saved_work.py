@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ArtifactError
+from orchestrator.hosts.fleet.saved_work import SavedWork
 from orchestrator.hosts.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
 from orchestrator.hosts.transfer.collector import ArchivePart, Collector
-from orchestrator.hosts.transfer.saved_work import SavedWork
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.promise.lease.run_and_attempt import SavedState
 

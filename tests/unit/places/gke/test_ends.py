@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.api.jobs.ending import cancel_run
+from orchestrator.api.results.pages import of_another_process
 from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import (
@@ -28,7 +29,7 @@ from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.hosts.shipping import tree
 from orchestrator.hosts.shipping.shipment import Shipment, make_shipment
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 from orchestrator.places.gke import by_hand
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.preparation import CodeArchive, pack_code
@@ -41,7 +42,7 @@ from orchestrator.promise.lease.run_and_attempt import Began, RunRecord
 from orchestrator.settings import GKE, Target
 from orchestrator.vm.pod.start import unpack
 from tests.emulator.fixture import Emulator
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 from tests.simulation.model.bench import driven
 
 NODES = ("gke-a", "gke-b")
@@ -243,7 +244,8 @@ JOB = "on: gke\nname: hello\ncommand: ls\ngke: {image: 'i:1'}\nbucket: gs://my-b
 def session(tmp_path: Path, shared_emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", shared_emulator.url)
     monkeypatch.chdir(tmp_path)
-    with closing(Session(Target("emulated", "emulated"), tmp_path, reporter=Reporter())) as made:
+    target = Target("emulated", "emulated")
+    with closing(Session(target, tmp_path, reporter=Reporter(), after_end=of_another_process)) as made:
         yield made
 
 

@@ -25,7 +25,7 @@ from orchestrator.places.google.project_access import Login, OsLogin, account_of
 from orchestrator.places.tpu.api import connect
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.settings import Target
-from tests.unit.places.stub_api import FixedToken, StubApi, StubReply
+from tests.fakes.api import FixedToken, StubApi, StubReply
 
 HOST = "tpu.googleapis.com"
 
@@ -282,7 +282,7 @@ TOKEN = EmulatorToken("the-token")
 
 @pytest.fixture
 def google(stub: StubApi, monkeypatch: pytest.MonkeyPatch) -> StubApi:
-    monkeypatch.setattr(objects, "GOOGLE", stub.url)
+    monkeypatch.setattr(objects, "STORAGE", stub.url)
     return stub
 
 

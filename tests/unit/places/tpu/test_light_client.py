@@ -24,7 +24,7 @@ from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.promise.lease.cloud_api import EVERYWHERE, QueueTerms, SliceName, SliceRequest
 from orchestrator.settings import Target
 from tests import ROOT
-from tests.unit.places.stub_api import StubApi, StubReply, failure, service_account
+from tests.fakes.api import StubApi, StubReply, failure, service_account
 from tests.waiting import HANG_S, serving
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import pytest
 
 from orchestrator.errors import CloudUnavailable, Interrupted
-from orchestrator.promise.effects.base import Effect, Shield, Sleep, StoodStill, World
+from orchestrator.promise.effects.base import Effect, MaskSignals, Sleep, StoodStill, UnmaskSignals, World
 from orchestrator.promise.effects.interpreter import Abandoned, Interpreter
 from orchestrator.promise.lease.run_and_attempt import Attempt, Began, RunCanceled, RunRecord
 from orchestrator.system import fork
+from tests.fakes.leases import LedgerInMemory
 from tests.forked import Child, in_thread
-from tests.leases import LedgerInMemory
 from tests.waiting import HANG_S
 
 
@@ -190,7 +190,7 @@ def test_under_the_shield_two_signals_are_answered_in_words_and_the_third_leaves
     reached = []
 
     async def program() -> None:
-        await Shield()
+        await MaskSignals()
         for n in range(4):
             await Signal()
             reached.append(n)
@@ -203,9 +203,9 @@ def test_under_the_shield_two_signals_are_answered_in_words_and_the_third_leaves
 
 def test_a_signal_under_the_shield_comes_through_when_it_is_lowered(interpreter: Interpreter) -> None:
     async def program() -> str:
-        await Shield()
+        await MaskSignals()
         await Signal()
-        return await caught(Shield(raised=False))
+        return await caught(UnmaskSignals())
 
     assert interpreter.run(program()) == "interrupted"
 

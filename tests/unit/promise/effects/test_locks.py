@@ -21,10 +21,10 @@ from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.effects.world import RealWorld
 from orchestrator.promise.guardian_process import Guardian
 from orchestrator.promise.lease.cloud_api import Operation, SliceName
-from orchestrator.promise.lease.lease import Down, Intent
+from orchestrator.promise.lease.lease import Intent, ReleaseBegan
 from orchestrator.system import fork
+from tests.fakes.leases import LedgerInMemory, lease_and_request
 from tests.forked import Child, in_thread
-from tests.leases import LedgerInMemory, lease_and_request
 from tests.waiting import HANG_S, until
 
 
@@ -356,7 +356,7 @@ def test_the_workers_are_disconnected_once_another_process_releases_their_slice(
     world.ledger.record(Intent(LEASE))
     world.connect(LEASE, (), 1.0)
     assert fleet.ends == 0
-    world.ledger.record(Down(LEASE.id, 1.0, "tpujob cancel"))
+    world.ledger.record(ReleaseBegan(LEASE.id, 1.0, "tpujob cancel"))
     assert fleet.ended.wait(HANG_S) and fleet.ends == 1
 
 

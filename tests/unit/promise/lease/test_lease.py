@@ -30,13 +30,14 @@ from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState,
 from orchestrator.promise.lease.lease import (
     Created,
     CreateRefused,
+    CreateSent,
     Detached,
-    Down,
     Extended,
     Forgotten,
     Gone,
-    Held,
+    HandedToNextRun,
     HeldFor,
+    HeldUntil,
     Lease,
     LeaseChange,
     LeaseEvent,
@@ -45,21 +46,20 @@ from orchestrator.promise.lease.lease import (
     LoginRefused,
     Mode,
     NotAllowed,
-    Passed,
     Ready,
-    Sent,
+    ReleaseBegan,
     Settled,
     apply,
     release_reason,
 )
 from orchestrator.promise.lease.run_spec import read
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 from tests.simulation.model.bench import CAN
 
 INTENT, _ = lease_and_request(now=0.0)
-CREATING = apply(apply(INTENT, Sent(INTENT.id, 1.0)), Created(INTENT.id, 2.0, "operation-1"))
+CREATING = apply(apply(INTENT, CreateSent(INTENT.id, 1.0)), Created(INTENT.id, 2.0, "operation-1"))
 READY = apply(CREATING, Ready(INTENT.id, 3.0))
-DOWN = apply(READY, Down(INTENT.id, 4.0, "test"))
+DOWN = apply(READY, ReleaseBegan(INTENT.id, 4.0, "test"))
 GONE = apply(DOWN, Gone(INTENT.id, 5.0, "proof"))
 
 
@@ -68,31 +68,31 @@ def test_a_lease_goes_from_intent_to_gone() -> None:
     assert states == [LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN, LeaseState.GONE]
 
 
-HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
+HELD = apply(READY, HeldUntil(READY.id, 4.0, 1000.0))
 DETACHED = apply(READY, Detached(READY.id, 4.0))
 QUEUED = replace(CREATING, ready_by=10.0, deadline=1000.0)
 FAILURE, HELD_FOR = HeldFor.FAILURE, {"held_for": HeldFor.FAILURE, "purpose": "hold"}
-PASSED = Passed("x", 9.0, run="run2", handle="job2", deadline=500.0, budget_usd=3.0)
+PASSED = HandedToNextRun("x", 9.0, run="run2", handle="job2", deadline=500.0, budget_usd=3.0)
 
 
 @pytest.mark.parametrize(("lease", "event", "changed"), [
     (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada")}),
     (replace(INTENT, route=Route(os_login=True)), LoginRefused("x", 9.0, "no"), {"route": Route()}),
-    (replace(CREATING, state="intent", settled=True), Sent("x", 9.0), {"sent_at": 9.0, "sends": 2, "settled": False}),
+    (replace(CREATING, state="intent", settled=True), CreateSent("x", 9.0), {"sent_at": 9.0, "sends": 2, "settled": False}),
     (CREATING, Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0, "settled": True}),
     (replace(CREATING, sends=2), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
     (replace(CREATING, state="intent"), CreateRefused("x", 9.0, "quota"), {"sends": 0}),
-    (READY, Held("x", 9.0, 1e9), {"hold_until": READY.deadline, "held_for": HeldFor.USER, "purpose": "hold"}),
-    (DOWN, Down("x", 9.0, "tpujob down"), {"reason": "tpujob down"}),
+    (READY, HeldUntil("x", 9.0, 1e9), {"hold_until": READY.deadline, "held_for": HeldFor.USER, "purpose": "hold"}),
+    (DOWN, ReleaseBegan("x", 9.0, "tpujob down"), {"reason": "tpujob down"}),
     (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),
     (replace(CREATING, sends=2, settled=True), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
     (replace(QUEUED, settled=True), Ready("x", 4.0), {"state": LeaseState.READY, "ready_at": 4.0, "deadline": 994.0}),
     (apply(QUEUED, Ready("x", 4.0)), Ready("x", 9.0), {}),
-    (DETACHED, Held("x", 9.0, 99.0, FAILURE),
+    (DETACHED, HeldUntil("x", 9.0, 99.0, FAILURE),
      {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"}),
     (READY, PASSED, {"run": "run2", "handle": "job2", "deadline": 500.0, "budget_usd": 3.0}),
     (READY, Extended("x", 9.0, 1e9), {"deadline": 1e9}), (HELD, Extended("x", 9.0, 99.0), {"hold_until": 99.0}),
-    (READY, Down("x", 9.0, "why"), {"state": LeaseState.DOWN, "down_at": 9.0, "reason": "why"}),
+    (READY, ReleaseBegan("x", 9.0, "why"), {"state": LeaseState.DOWN, "down_at": 9.0, "reason": "why"}),
     (DOWN, Forgotten("x", 9.0, "seen"), {"state": LeaseState.FORGOTTEN, "gone_at": 9.0, "reason": "seen"}),
 ], ids=lambda value: type(value).__name__ if isinstance(value, LeaseChange) else None)  # fmt: skip
 def test_an_event_changes_what_it_says_and_nothing_else(
@@ -104,9 +104,9 @@ def test_an_event_changes_what_it_says_and_nothing_else(
 
 @pytest.mark.parametrize(("lease", "event"), [
     *((lease, Gone("x", 9.0, "proof")) for lease in (INTENT, CREATING, READY)),  # only one that is down can be gone
-    *((lease, event) for lease in (GONE, DOWN) for event in (Ready("x", 9.0), Held("x", 9.0, 99.0), Sent("x", 9.0))),
+    *((lease, event) for lease in (GONE, DOWN) for event in (Ready("x", 9.0), HeldUntil("x", 9.0, 99.0), CreateSent("x", 9.0))),
     *((GONE, event) for event in (CreateRefused("x", 9.0, "no"), Created("x", 9.0, "operation-2"), Settled("x", 9.0))),
-    *((GONE, event) for event in (Down("x", 9.0, "again"), Gone("x", 9.0, "again"))),
+    *((GONE, event) for event in (ReleaseBegan("x", 9.0, "again"), Gone("x", 9.0, "again"))),
     *((HELD, PASSED), (DETACHED, PASSED)),  # what its user or a job claims
 ], ids=lambda value: value.state.value if isinstance(value, Lease) else type(value).__name__)  # fmt: skip
 def test_an_event_that_does_not_fit_the_state_is_refused(lease: Lease, event: LeaseEvent) -> None:
@@ -134,7 +134,7 @@ def test_which_leases_may_be_released(lease: Lease, now: float, owner_alive: boo
 
 
 def test_results_of_a_detached_job_are_held_like_any_slice() -> None:
-    left = apply(apply(READY, Detached(READY.id, 4.0)), Held(READY.id, 5.0, 1000.0))
+    left = apply(apply(READY, Detached(READY.id, 4.0)), HeldUntil(READY.id, 5.0, 1000.0))
     assert (left.mode, left.detached_at, left.hold_until) == (Mode.HOLD, None, 1000.0)
     assert release_reason(left, now=999.0, owner_alive=False) is None
     assert "is over" in (release_reason(left, now=1000.0, owner_alive=False) or "")

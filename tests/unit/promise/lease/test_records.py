@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import errors
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 from orchestrator.places.preparation import records as runs
 from orchestrator.promise.lease import claim_labels
 from orchestrator.promise.lease.access import AccessWish
@@ -28,7 +28,7 @@ from orchestrator.promise.lease.lease import (
     DOWN,
     Detached,
     Extended,
-    Held,
+    HeldUntil,
     Lease,
     LeaseState,
     Mode,
@@ -45,7 +45,7 @@ from orchestrator.promise.lease.run_and_attempt import (
 )
 from orchestrator.promise.lease.run_and_attempt import apply as apply_to_attempt
 from orchestrator.promise.lease.run_spec import FunctionCall, LimitsRecord, RunSpec, SweepPart, TpuRecord, TrainRecord
-from tests.leases import lease_on
+from tests.fakes.leases import lease_on
 
 JOB = """
 tpu: {accelerator: v6e-8, zone: us-east5-b}
@@ -212,17 +212,17 @@ def test_the_label_of_a_detached_run_reaches_to_its_deadline() -> None:
 
 
 @pytest.mark.parametrize(("event", "until", "mode"), [
-    (Held("0123456789", NOW, NOW + 3600), NOW + 3600, Mode.HOLD),
+    (HeldUntil("0123456789", NOW, NOW + 3600), NOW + 3600, Mode.HOLD),
     (Detached("0123456789", NOW), NOW + 86400, Mode.DETACHED),
 ])  # fmt: skip
-def test_a_held_or_detached_slice_claims_to_its_end(event: Held | Detached, until: float, mode: Mode) -> None:
+def test_a_held_or_detached_slice_claims_to_its_end(event: HeldUntil | Detached, until: float, mode: Mode) -> None:
     moved = apply(lease(state=LeaseState.READY, ready_at=NOW), event)
     written = labels(moved, NOW + 60, GOOGLE)
     assert (written["tpujob-claimed-until"], written["tpujob-mode"]) == (str(int(until)), str(mode))
 
 
 def test_extending_a_hold_moves_its_end_and_the_deadline_only_as_far_as_needed() -> None:
-    held = apply(lease(state=LeaseState.READY, ready_at=NOW), Held("0123456789", NOW, NOW + 3600))
+    held = apply(lease(state=LeaseState.READY, ready_at=NOW), HeldUntil("0123456789", NOW, NOW + 3600))
     longer = apply(held, Extended("0123456789", NOW, NOW + 7200))
     assert (longer.hold_until, longer.deadline) == (NOW + 7200, NOW + 86400)
     assert apply(held, Extended("0123456789", NOW, NOW + 90000)).deadline == NOW + 90000

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import SliceLost, UnknownLease
-from orchestrator.promise.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
+from orchestrator.promise.lease.lease import (
+    Created,
+    CreateSent,
+    Gone,
+    Intent,
+    LeaseState,
+    NotAllowed,
+    Ready,
+    ReleaseBegan,
+)
 from orchestrator.promise.lease.run_and_attempt import (
     Attempt,
     AttemptEnded,
@@ -24,7 +33,7 @@ from orchestrator.promise.ledger.clocks import DATE_ERROR_S, DRIFT_S, QUICK_S, A
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.promise.ledger.ledger import KEPT_GC_RUNS, Ledger
 from orchestrator.promise.ledger.rows import GcRun
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 
 
 def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[RunRecord, Attempt]:
@@ -37,18 +46,12 @@ def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -
 def test_what_was_recorded_is_there_for_the_next_process(ledger: Ledger) -> None:
     lease, _ = lease_and_request()
     ledger.record(Intent(lease))
-    ledger.record(Sent(lease.id, 5.0), Created(lease.id, 6.0, "operation-1"))
+    ledger.record(CreateSent(lease.id, 5.0), Created(lease.id, 6.0, "operation-1"))
     ledger.close()
     again = Ledger(ledger.path).lease(lease.id)
     assert (again.state, again.sent_at, again.operation, again.name) == (
         LeaseState.CREATING, 5.0, "operation-1", lease.name,
     )  # fmt: skip
-
-
-def test_a_lease_that_is_gone_is_not_open(ledger: Ledger) -> None:
-    lease, _ = lease_and_request()
-    ledger.record(Intent(lease), Down(lease.id, 2.0, "test"), Gone(lease.id, 3.0, "proof"))
-    assert ledger.open_leases() == [] and len(ledger.leases()) == 1
 
 
 def test_an_event_that_does_not_fit_changes_nothing_not_even_those_before_it(ledger: Ledger) -> None:
@@ -61,7 +64,7 @@ def test_an_event_that_does_not_fit_changes_nothing_not_even_those_before_it(led
 
 def test_a_name_is_never_used_twice(ledger: Ledger) -> None:
     lease, _ = lease_and_request()
-    ledger.record(Intent(lease), Down(lease.id, 2.0, "test"), Gone(lease.id, 3.0, "proof"))
+    ledger.record(Intent(lease), ReleaseBegan(lease.id, 2.0, "test"), Gone(lease.id, 3.0, "proof"))
     other, _ = lease_and_request(1)
     twin = replace(other, name=lease.name)
     with pytest.raises(LedgerUnavailable, match="UNIQUE"):
@@ -70,7 +73,7 @@ def test_a_name_is_never_used_twice(ledger: Ledger) -> None:
 
 def test_every_change_of_state_has_its_event(ledger: Ledger) -> None:
     lease, _ = lease_and_request()
-    ledger.record(Intent(lease), Sent(lease.id, 1.0), Created(lease.id, 2.0, "o"), Ready(lease.id, 3.0))
+    ledger.record(Intent(lease), CreateSent(lease.id, 1.0), Created(lease.id, 2.0, "o"), Ready(lease.id, 3.0))
     assert [kind for _, kind, _ in ledger.events(lease.id)] == ["intent", "sent", "created", "ready"]
 
 
@@ -227,7 +230,7 @@ def create(ledger: Ledger, clocks: Clocks, machine: Machine) -> None:
     """As `begin` does it: ask the cloud what time it is, write the intent down, send."""
     clocks.synchronize(CLOUD, machine.server, clocks.now(CLOUD))
     lease, _ = lease_and_request(now=clocks.now(CLOUD))
-    ledger.record(Intent(lease), Sent(lease.id, clocks.now(CLOUD)))
+    ledger.record(Intent(lease), CreateSent(lease.id, clocks.now(CLOUD)))
 
 
 def restarted(ledger: Ledger, machine: Machine) -> Clocks:
@@ -297,7 +300,9 @@ def test_once_nothing_is_open_any_more_an_answer_that_never_came_is_not_waited_f
     clocks = restarted(ledger, machine)
     assert not clocks.is_certain(CLOUD)
     (lease,) = ledger.open_leases()
-    ledger.record(Down(lease.id, clocks.now(CLOUD), "the power failed"), Gone(lease.id, clocks.now(CLOUD), "proven"))
+    ledger.record(
+        ReleaseBegan(lease.id, clocks.now(CLOUD), "the power failed"), Gone(lease.id, clocks.now(CLOUD), "proven")
+    )
     assert clocks.is_certain(CLOUD), "this command may claim something new"
     assert Clocks(ledger, machine).is_certain(CLOUD), "and so may the next one"
     assert clocks.now(CLOUD) == Clocks(ledger, machine).now(CLOUD) == machine.wall()

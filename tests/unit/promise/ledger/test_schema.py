@@ -20,7 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from orchestrator import __version__
-from orchestrator.promise.lease.lease import Down, Extended, Gone, HeldFor, Intent, LeaseState, Purpose
+from orchestrator.promise.lease.lease import Extended, Gone, HeldFor, Intent, LeaseState, Purpose, ReleaseBegan
 from orchestrator.promise.lease.run_and_attempt import (
     Attempt,
     AttemptEnded,
@@ -35,8 +35,8 @@ from orchestrator.promise.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.promise.ledger.rows import GcRun, SweepRecord
 from tests import ROOT
+from tests.fakes.leases import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute, lease_and_request
 from tests.forked import Child
-from tests.leases import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute, lease_and_request
 from tests.waiting import HANG_S
 
 
@@ -90,7 +90,7 @@ def test_a_ledger_older_than_that_says_what_may_be_billed_and_its_slices_can_be_
     assert {lease.id: (lease.name, lease.deadline, lease.state) for lease in ledger.leases()} == known
     assert [str(attempt.state) for _, attempt in ledger.runs()] == ["failed", "succeeded", "succeeded"]
     (lease,) = ledger.open_leases()
-    ledger.record(Down(lease.id, 2e9, "tpujob down"), Gone(lease.id, 2e9, "proof"))
+    ledger.record(ReleaseBegan(lease.id, 2e9, "tpujob down"), Gone(lease.id, 2e9, "proof"))
     run = RunRecord("aaaaaaaaaa", "mnist", "mnist.yaml", "emulated", 2e9, "runs/x")
     ledger.record(Began(run, Attempt("aaaaaaaaaa-1", run.id)))
     assert ledger.open_leases() == [] and ledger.runs()[0][0] == run and ledger.gc_runs("emulated") == []
@@ -191,7 +191,7 @@ def test_a_newer_ledger_is_read_takes_ends_and_refuses_the_rest_with_the_version
     )  # fmt: skip
     run, attempt = ledger.run(DONE)
     assert (attempt.state, run.spec.ports, run.spec.artifacts) == (AttemptState.SUCCEEDED, (), ("kept.txt",))
-    down = Down(lease.id, 2e9, "tpujob down")
+    down = ReleaseBegan(lease.id, 2e9, "tpujob down")
     for events in ([Extended(lease.id, 2e9, 3e9)], [down, Began(run, replace(attempt, id="k928dt4bg4-9"))]):
         with pytest.raises(LedgerIsNewer, match=r"by a newer tpujob, 9\.9\.9") as refused:
             ledger.record(*events)
@@ -319,7 +319,7 @@ def test_a_fork_waits_for_the_end_of_a_transaction(ledger: Ledger) -> None:
 OPENED_DURING_A_FORK = """
 import os, sys, threading
 from pathlib import Path
-from orchestrator import fork
+from orchestrator.system import fork
 from orchestrator.promise.ledger import file
 from orchestrator.promise.ledger.ledger import Ledger
 

@@ -36,7 +36,7 @@ from orchestrator.promise.obtain.startup_script import (
     with_claim,
 )
 from tests.cli_fixture import kill_all
-from tests.leases import lease_on
+from tests.fakes.leases import lease_on
 from tests.waiting import HANG_S, until
 
 NOW = 1_800_000_000.0
@@ -246,14 +246,6 @@ def drafted(directory: Path, wish: AccessWish = AccessWish(), *zones: str, **mor
     return PlanDrafter(plan, place(directory, wish), handle="mnist", **{"purpose": Purpose.RUN, **more}).make()
 
 
-def test_every_create_request_contains_the_watchdog_pinned_by_its_hash(tmp_path: Path) -> None:
-    for lease, request in drafted(tmp_path, AccessWish(), "us-central1"):
-        script = request.metadata["startup-script"]
-        assert watchdog_source() in script
-        assert watchdog_sha256() in script
-        assert lease.name.node in script and lease.id in script
-
-
 def test_the_watchdog_gets_what_the_labels_say_and_how_long_results_wait(tmp_path: Path) -> None:
     ((lease, request),) = drafted(tmp_path, purpose=Purpose.HOLD, linger_s=90.0, idle_s=1800.0)
     script = request.metadata["startup-script"]
@@ -268,13 +260,6 @@ def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
     zones = ("us-central1-a", "us-west4-a")
     names = [lease.name.node for _ in range(20) for lease, _ in drafted(tmp_path, AccessWish(), *zones)]
     assert len(set(names)) == len(names) == 40
-
-
-def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
-    ((lease, request),) = drafted(tmp_path)
-    private = (tmp_path / lease.id / "id_ed25519").read_text()
-    assert "PRIVATE KEY" in private
-    assert not any(line in json.dumps(dict(request.metadata)) for line in private.splitlines() if len(line) > 40)
 
 
 def test_a_slice_without_external_addresses_is_requested_as_such_and_its_lease_says_how_to_reach_it(

@@ -16,7 +16,7 @@ from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.report.comparison import groups
 from orchestrator.report.comparison.compare import mean_and_std
 from orchestrator.report.comparison.figures import Measure, RunFigures, figures
-from orchestrator.report.comparison.groups import grouped, measure, notes
+from orchestrator.report.comparison.groups import grouped, measure, remarks
 from orchestrator.report.files.metrics import Metric
 from orchestrator.report.rows.whole_run import WholeRun
 
@@ -88,7 +88,7 @@ def test_many_groups_are_rows_with_their_parameters_first() -> None:
 
 
 def test_the_best_is_a_group() -> None:
-    assert "best loss: 0.38 ± 0.18, lr=0.1" in notes(grouped(SIX, ["seed"]))
+    assert "best loss: 0.38 ± 0.18, lr=0.1" in remarks(grouped(SIX, ["seed"]))
 
 
 def test_the_best_values_of_the_runs_are_averaged_beside_the_last_ones() -> None:
@@ -111,7 +111,7 @@ def test_runs_that_did_not_succeed_are_not_averaged_but_paid_for_and_named() -> 
     assert (shown["runs"], shown["loss"], shown["cost"]) == (("2 of 3",), ("1.00 ± 0.35",), ("$1.50",))
     (row,) = csv_rows(columns, "seed")
     assert (row["runs"], row["left_out"], row["cost_usd"]) == ("2", "1", "1.5")
-    assert "s-9: its state is failed" in notes(grouped(columns, ["seed"]))
+    assert "s-9: its state is failed" in remarks(grouped(columns, ["seed"]))
 
 
 def test_a_group_in_which_no_run_succeeded_has_no_figures() -> None:
@@ -122,14 +122,14 @@ def test_a_group_in_which_no_run_succeeded_has_no_figures() -> None:
         ("1.00 ± 0.35", "-"),
         ("60.0 ± 0", "-"),
     )
-    assert not any(line.startswith("best") for line in notes(grouped(columns, ["seed"])))
+    assert not any(line.startswith("best") for line in remarks(grouped(columns, ["seed"])))
 
 
 def test_a_metric_that_a_run_lacks_is_averaged_over_the_others_and_that_is_said() -> None:
     columns = [*SIX[:2], ran("s-8", {"lr": 0.01, "seed": 3}), ran("s-9", {"lr": 0.01, "seed": 4}, 1.0, math.nan)]
     (group,) = grouped(columns, ["seed"])
     assert group.metrics["loss"].last == Measure(1.0, math.sqrt(0.125), 2)
-    assert "lr-sweep: not measured in all of its runs: loss (2 of 4 runs)" in notes([group])
+    assert "lr-sweep: not measured in all of its runs: loss (2 of 4 runs)" in remarks([group])
     (row,) = csv_rows(columns, "seed")
     assert (row["loss_count"], row["runs"]) == ("2", "4")
 
@@ -186,13 +186,13 @@ def test_a_group_of_runs_that_did_other_work_is_not_comparable() -> None:
     columns = [replace(SIX[0], batch_size=64), replace(SIX[1], batch_size=128), *SIX[2:]]
     shown = groups.as_json(grouped(columns, ["seed"]), ["seed"])
     assert shown["comparable"] is False and shown["differences"] == ["batch size: 64 (lr=0.01), 128 (lr=0.01)"]
-    assert notes(grouped(columns, ["seed"]))[0].startswith("NOT COMPARABLE, other batch size")
+    assert remarks(grouped(columns, ["seed"]))[0].startswith("NOT COMPARABLE, other batch size")
 
 
 def test_the_seconds_of_different_slices_in_one_group_are_said_to_be_that() -> None:
     columns = [replace(SIX[0], accelerator_type="v5litepod-8"), replace(SIX[1], accelerator_type="v6e-8")]
     assert cells(columns, "seed")["on"] == ("v5litepod-8 / v6e-8",)
-    assert "lr-sweep: its times are of different slices: v5litepod-8, v6e-8" in notes(grouped(columns, ["seed"]))
+    assert "lr-sweep: its times are of different slices: v5litepod-8, v6e-8" in remarks(grouped(columns, ["seed"]))
 
 
 @pytest.mark.parametrize(("columns", "name", "advice"), [

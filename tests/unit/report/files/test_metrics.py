@@ -56,11 +56,6 @@ def test_only_so_many_names_count(tmp_path: Path) -> None:
     assert len(summarize(path)) == NAMES
 
 
-def test_integers_that_no_float_holds_are_no_finite_values(tmp_path: Path) -> None:
-    found = summarize(write(tmp_path / "m", {"loss": 10**400}, {"loss": -(10**400)}, {"loss": 2}))["loss"]
-    assert (found.last, found.low, found.high, found.count) == (2, 2, 2, 3)
-
-
 def test_a_name_that_is_another_on_each_line_is_looked_for_on_its_line_only() -> None:
     class Name(str):
         __slots__ = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.promise.lease.lease import Created, Down, Gone, Intent, Lease, Ready, Sent
+from orchestrator.promise.lease.lease import Created, CreateSent, Gone, Intent, Lease, Ready, ReleaseBegan
 from orchestrator.promise.lease.run_and_attempt import (
     Attempt,
     AttemptEnded,
@@ -25,7 +25,7 @@ from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.page import pages, timeline
 from orchestrator.report.page.timeline import RunData
-from tests.leases import lease_and_request
+from tests.fakes.leases import lease_and_request
 
 AT = 1_700_000_000.0
 HEADER = {"schema": 1, "timing": "drained", "device": "xla:tpu", "processes": 8, "batch_size": 64}
@@ -59,13 +59,13 @@ class World:
     def ask(self) -> Lease:
         lease, _ = lease_and_request(next(_leases), now=self.now)
         lease = replace(lease, cloud=self.cloud, run=self.run, usd_per_hour=9.6)
-        self.ledger.record(Intent(lease), Sent(lease.id, self.now), Created(lease.id, self.now, "operation"))
+        self.ledger.record(Intent(lease), CreateSent(lease.id, self.now), Created(lease.id, self.now, "operation"))
         return lease
 
     def refused(self, attempt: str, why: str = "no capacity") -> None:
         lease = self.ask()
         self.now += 20
-        self.ledger.record(Down(lease.id, self.now - 5, why), Gone(lease.id, self.now, "404"))
+        self.ledger.record(ReleaseBegan(lease.id, self.now - 5, why), Gone(lease.id, self.now, "404"))
         where = f"{lease.accelerator_type} {lease.name.zone}"
         self.ledger.record(Tried(attempt, self.now, lease.id, where, why))
 
@@ -84,7 +84,7 @@ class World:
 
     def lose(self, attempt: str, lease: Lease) -> None:
         end = AttemptEnded(attempt, self.now, AttemptState.INTERRUPTED, "preempted by Google", 1, cause="preempted")
-        self.ledger.record(end, Down(lease.id, self.now, "preempted"))
+        self.ledger.record(end, ReleaseBegan(lease.id, self.now, "preempted"))
         self.now += 10
         self.ledger.record(Gone(lease.id, self.now, "404"))
 
@@ -102,7 +102,7 @@ class World:
         self.ledger.record(Moved(attempt, self.now, AttemptState.COLLECTING))
         self.now += 4
         if lease is not None:
-            self.ledger.record(Down(lease.id, self.now, "the run ended"))
+            self.ledger.record(ReleaseBegan(lease.id, self.now, "the run ended"))
             self.now += 30
             self.ledger.record(Gone(lease.id, self.now, "404"))
         code = 0 if state is AttemptState.SUCCEEDED else 7

@@ -13,8 +13,8 @@ from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import NotFound, Rights, path_of
 from orchestrator.promise.lease.claim_labels import read_claim
 from orchestrator.promise.lease.cloud_api import EVERYWHERE, SliceName, SliceRequest, SliceState
+from tests.fakes.clock import Clock
 from tests.unit.places.gke.api.store import LEASE, NODE, Store, condition, ended, homeless, jobset, refusal, running
-from tests.waiting import Clock
 
 NAME = SliceName("kind@https://k8s.test", "team", NODE, queued=True)
 LABELS = {"tpujob": "1", "tpujob-lease-id": LEASE}

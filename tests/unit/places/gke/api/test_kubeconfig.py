@@ -19,7 +19,7 @@ from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
 from orchestrator.places.gke.api import clusters
 from orchestrator.places.gke.api.kube_api import KubeApi, read_log
 from tests.contract.hosts.scripted_relay import certificate
-from tests.unit.places.stub_api import StubApi, StubReply, stub_api
+from tests.fakes.api import StubApi, StubReply, stub_api
 from tests.waiting import HANG_S, has_ended, until
 
 CLUSTER = "projects/p/locations/us-central1/clusters/one"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.errors import UserError
-from orchestrator.job import yaml_source
+from orchestrator.job.source import yaml_source
 from orchestrator.places.gke.objects.manifest import MAX_BYTES, ClusterJob, PodProgram, documents, room_for_code
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.preparation import to_yaml

@@ -10,12 +10,12 @@ import tpujob
 from orchestrator import catalog
 from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
-from orchestrator.job.keys.cluster import ClusterTarget
+from orchestrator.job.cluster import ClusterTarget
 from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, labels_of
 from orchestrator.places.gke.objects.nodes import Capacity, NodeView, in_words
 from orchestrator.places.gke.plan import cluster_plan_lines, plan_of, price, program_line
+from tests.fakes.api import StubReply, stub_api
 from tests.unit.api.jobs.test_exporting import World, world
-from tests.unit.places.stub_api import StubReply, stub_api
 
 
 def cluster(location: str) -> str:

@@ -15,7 +15,7 @@ from orchestrator.places.gke.pods.collection import ResultStore
 from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import LeftOut
-from tests.pods_fixture import Node
+from tests.fakes.pods import Node
 from tests.waiting import HANG_S
 
 

@@ -22,7 +22,7 @@ from orchestrator.places.google.objects import Objects, RunResults
 from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.text.scripts import with_data
 from tests.emulator.fixture import Emulator
-from tests.pods_fixture import Node, Part, Pod, Stream, request
+from tests.fakes.pods import Node, Part, Pod, Stream, request
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.waiting import until
 

@@ -15,11 +15,11 @@ import pytest
 
 from orchestrator.hosts.fleet.follow import WorkerState
 from orchestrator.hosts.shipping.shipment import make_shipment
-from orchestrator.job.keys import job_spec
+from orchestrator.job import job_spec
 from orchestrator.places.gke.preparation import pack_code
 from orchestrator.places.preparation.code import survey as survey_of
 from orchestrator.text import scripts
-from tests.pods_fixture import Leap, Node, code, request
+from tests.fakes.pods import Leap, Node, code, request
 from tests.programs_fixture import needs_xla
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.unit.places.gke.pods.test_ends import place

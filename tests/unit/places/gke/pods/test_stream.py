@@ -23,9 +23,9 @@ from orchestrator.places.gke.pods.stream import (
     parse,
     time_of,
 )
-from orchestrator.vm.pod import output
+from orchestrator.vm.pod import output as pod_output
 from orchestrator.vm.pod.output import Output
-from tests.pods_fixture import Part, Pod
+from tests.fakes.pods import Part, Pod
 
 SETUP = b"making\n::tpujob {}\r\n"
 MAIN = [b"one\ntwo\nhalf", b" of it\n\n", b"::tpujob|\\\n", b"\r\n" * 3, b"\xff\x00\n" * 5, b"x" * 9000 + b"\nend"]
@@ -223,7 +223,7 @@ def test_a_control_line_that_makes_no_sense_is_a_line_of_the_job(line: bytes) ->
 
 
 def test_marks_keep_what_a_new_connection_repeats_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "MARK_BYTES", 1000)
+    monkeypatch.setattr(pod_output, "MARK_BYTES", 1000)
     fd = os.open(tmp_path / "stdout", os.O_RDWR | os.O_CREAT)
     output = Output(fd)
     output.begin("main")

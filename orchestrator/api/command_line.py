@@ -1,0 +1,211 @@
+"""The client of a command line: the calls of `Client`, as a command makes them, and what only a command does.
+
+It reports to a console, names parameters as options, and returns how a run ended, where `Client` raises: the exit code says
+it. One session serves the whole command. It stays open to the end of the process, which its locks and its guardian watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.api import guarantee, jobs, results, slices
+from orchestrator.api import session as sessions
+from orchestrator.api.client import Client, after_end
+from orchestrator.api.jobs.job import CheckedJob, path_of, spec_of
+from orchestrator.api.session.arguments import HOLD, Duration
+
+if TYPE_CHECKING:
+    from orchestrator.api.guarantee.doctor import Diagnosis
+    from orchestrator.api.guarantee.forget import ForgetResult
+    from orchestrator.api.guarantee.gc import GcResult, LocalGcResult
+    from orchestrator.api.jobs.planning import Export, JobRequest, PlanPreview
+    from orchestrator.api.session.events import LogLines, OnEvent, Reporter, RunResult, SweepResult
+    from orchestrator.api.session.session import Session
+    from orchestrator.api.session.shown_logs import Choice
+    from orchestrator.api.slices.copies import Copy
+    from orchestrator.api.slices.down import DownResult
+    from orchestrator.api.slices.offers import Offers
+    from orchestrator.api.slices.shell import Include, PortWish, Shell, Show, SshOptions
+    from orchestrator.hosts.fleet.on_workers import Forwarded
+    from orchestrator.report.comparison.figures import RunFigures
+
+OPTIONS = {"max_duration": "--ttl"}  # whose name is not that of the parameter
+
+
+class CommandClient(Client):
+    """A `Client` whose events go to `reporter`. `logs`: of which workers the command shows the logs."""
+
+    def __init__(
+        self, reporter: Reporter, cloud: str | None = None, project: str | None = None, *, logs: Choice = None
+    ) -> None:
+        super().__init__(cloud, project)  # type: ignore[arg-type]  # a word of the user's, which is checked when it opens
+        self.reporter = reporter
+        self._logs = logs
+        self._open: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The session of the command. Raises ConfigError."""
+        with self._session() as session:
+            return session
+
+    @property
+    def unproven(self) -> bool:
+        """Whether a release of this command is not proven: then its exit code is 75."""
+        return self._open is not None and bool(self._open.unproven)
+
+    def announce(self) -> None:
+        """Report the cloud, and why it is that one."""
+        self.session.announce()
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def load(self, request: JobRequest) -> CheckedJob:
+        """Return the job or sweep of a file or a command, changed as the options say. Raises JobSpecError, UserError."""
+        with self._session():
+            return jobs.planning.read(request)
+
+    def plan(self, job: Any) -> PlanPreview:
+        with self._session() as session:
+            jobs.planning.environment(spec_of(job), session.reporter)
+            return jobs.planning.preview(session, spec_of(job), path_of(job))
+
+    def begin(self, job: CheckedJob, *, keep: Duration | None = None, detach: bool = False) -> RunResult:
+        """Run a job to its end, or leave once it has started."""
+        keep_s = self._limit("keep", keep, *HOLD)
+        return self._start(job, None, keep_s=keep_s, detach=detach, cloud_is_named=self.session.cloud_is_named)
+
+    def export_request(self, request: JobRequest, *, with_secrets: bool, **gke: str | None) -> Export:
+        with self._session() as session:
+            return jobs.planning.exported(session, request, with_secrets=with_secrets, **gke)
+
+    def exit_code(self, result: RunResult) -> int:
+        """Return the exit code of the command that ends with this result."""
+        return jobs.results.command_exit_code(self.session, result)
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def lines(self, run: str | None, *, follow: bool, workers: Choice) -> Iterator[LogLines]:
+        with self._session() as session:
+            yield from results.logs.read_logs(session, run, follow=follow, workers=workers, option="--worker")
+
+    def queued(self) -> Sequence[Any]:
+        """Return the variants that wait in a sweep that goes on."""
+        with self._session() as session:
+            return sessions.sweep_progress.queued(session)
+
+    def figures(self, runs: Sequence[str]) -> tuple[RunFigures, ...]:
+        """Return the figures of runs, or of those of a sweep, in this order. Raises UnknownRun, UserError."""
+        with self._session() as session:
+            return results.reports.compare(session, runs)
+
+    # -- slices --------------------------------------------------------------------------------------------------------
+
+    def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
+        with self._session(quiet=True, ends=True, light=True) as session:
+            return slices.down.take_down(session, name, everything=everything)
+
+    def plan_up(self, *wished: Any, idle: Duration | None) -> dict[str, Any]:
+        """Return the request that `up` would send. Creates nothing. `wished`: as for `_wished`."""
+        options = replace(self._wished(*wished), idle_s=self._idle_s(idle))
+        with self._session() as session:
+            return slices.up.preview_up(session, options)
+
+    def shown_offers(self, *, all_sizes: bool, **asked: Any) -> Offers:
+        """Return the same as `offers`; without `all_sizes`, no slices of very many hosts."""
+        with self._session(light=True) as session:
+            return slices.offers.offers(session, all_sizes=all_sizes, **asked)
+
+    def ssh(self, name: str | None, options: SshOptions, command: Sequence[str]) -> list[str]:
+        """Return the command line of a shell or a command on a worker."""
+        with self._session() as session:
+            return slices.shell.ssh_argv(session, name, options, command)
+
+    def ssh_everywhere(self, name: str | None, command: Sequence[str], show: Show) -> int:
+        """Run a command on all workers, and return the exit code of the first one that failed."""
+        with self._session() as session:
+            return slices.shell.run_on_all(session, name, command, show)
+
+    def copy(self, copy: Copy, show: Callable[[int, list[str]], None]) -> list[str] | int:
+        """Return the command line that copies, or copy everywhere and return the exit code."""
+        with self._session() as session:
+            shell = slices.copies.open_copy(session, copy)
+            if not copy.everywhere:
+                return slices.copies.copy_argv(shell, copy)
+            return slices.copies.copy_everywhere(session, shell, copy, show)
+
+    def forwarding(
+        self, name: str | None, wishes: Sequence[PortWish], worker: int
+    ) -> AbstractContextManager[tuple[Shell, list[Forwarded]]]:
+        """Forward ports for a `with` block."""
+        return slices.shell.forwarding(self.session, name, wishes, worker)
+
+    def wait_for_end(self, shell: Shell) -> str:
+        """Wait until the slice ends, and return why."""
+        return slices.shell.wait_for_end(self.session, shell)
+
+    def ssh_config(self, name: str) -> str:
+        """Return the configuration of a slice for OpenSSH."""
+        with self._session() as session:
+            return slices.shell.config_of(session, name)
+
+    def include(self, *, install: bool = False, remove: bool = False) -> Include:
+        """Return the line for ~/.ssh/config with which OpenSSH knows every slice; put it there, or take it out."""
+        with self._session() as session:
+            shell = slices.shell
+            change = shell.install_include if install else shell.remove_include if remove else shell.include
+            return change(session)
+
+    # -- the guarantee -------------------------------------------------------------------------------------------------
+
+    def finish_own(self, *, quiet: bool) -> LocalGcResult:
+        """Finish what this machine's ledger owes."""
+        with self._session(quiet=quiet, light=True) as session:
+            return guarantee.gc.finish_own(session)
+
+    def collect_garbage(self, on: str, *, dry_run: bool, quiet: bool, **where: Any) -> GcResult:
+        """Delete what has no claim at a place."""
+        asked = guarantee.gc.area_of(on, **where)
+        return guarantee.gc.collect_garbage(self.reporter, asked, dry_run=dry_run, quiet=quiet)
+
+    def diagnose(self, file: Path | None, via: str | None) -> Diagnosis:
+        """Return which layers of the guarantee are live. Raises JobSpecError, UserError of the job file."""
+        way = guarantee.doctor.way_of(file, via)
+        return guarantee.doctor.diagnose(self.reporter, cloud=self.cloud, project=self.project, way=way)
+
+    def forget(self, name: str, *, verified: bool, reason: str) -> ForgetResult:
+        """Stop asking after a slice whose deletion cannot be proven."""
+        with self._session(quiet=True, light=True) as session:
+            return guarantee.forget.forget(session, name, verified=verified, reason=reason)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reporter(self, on_event: OnEvent | None) -> Iterator[Reporter]:
+        yield self.reporter
+
+    @contextmanager
+    def _session(
+        self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
+    ) -> Iterator[Session]:
+        if self._open is None:
+            opens = sessions.session.Session.open
+            how: Mapping[str, Any] = {"quiet": quiet, "light": light, "ends": ends, "after_end": after_end}
+            self._open = opens(self.cloud, self.project, reporter=self.reporter, **how)
+        yield self._open
+
+    def _named(self, parameter: str) -> str:
+        return OPTIONS.get(parameter) or f"--{parameter.replace('_', '-')}"
+
+    def _successful(self, session: Session, result: RunResult) -> RunResult:
+        return result
+
+    def _swept(self, result: SweepResult) -> SweepResult:
+        return result
+
+    def _check_released(self, session: Session) -> None:
+        """The alerts have been printed, and the exit code says it."""

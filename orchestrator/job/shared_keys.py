@@ -1,0 +1,140 @@
+"""The sections of a job file that the settings have, too: `access:`, how workers are reached, and `gke:`, on which cluster."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import WithJsonSchema as Shape
+
+from orchestrator.errors import JobSpecError
+from orchestrator.job.cluster import ClusterWish
+from orchestrator.job.json_schema import OR_NULL, TEXT_OR_NULL, Section
+from orchestrator.job.mistakes import explain, messages
+from orchestrator.job.rules import cross_field_rules, gke
+from orchestrator.job.source import yaml_source
+from orchestrator.job.source.yaml_source import Mistake, Path
+from orchestrator.promise.lease.access import AccessWish
+
+
+class AccessSection(Section):
+    """How the workers are reached. A key that is left out is that of the settings."""
+
+    via: Literal["auto", "external", "internal", "iap"] = Field(
+        default="auto",
+        description="`external`: the workers get external addresses. `internal`: they get none, and are reached by their "
+        "internal ones, directly or through `ssh_proxy_command`. `iap`: through Identity-Aware Proxy. `auto`: `internal` with "
+        "an `ssh_proxy_command`, else `external`, or `iap` where the project allows no external addresses.",
+    )
+    ssh_proxy_command: Annotated[str | None, BeforeValidator(cross_field_rules.proxy_command), Shape(TEXT_OR_NULL)] = (
+        Field(
+            default=None,
+            description="A program on this machine that carries SSH to a worker, as OpenSSH's ProxyCommand does: "
+            "`ssh -W %h:%p bastion`. %h is the internal address, %p the port.",
+        )
+    )
+    os_login: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Log in by OS Login, with a key that expires, instead of a key in the metadata. `auto`: where the project "
+        "requires it.",
+    )
+    network: Annotated[str | None, BeforeValidator(cross_field_rules.resource), Shape(TEXT_OR_NULL)] = Field(
+        default=None, description="The VPC network of the workers, by name or path. Left out: `default`."
+    )
+    subnetwork: Annotated[str | None, BeforeValidator(cross_field_rules.resource), Shape(TEXT_OR_NULL)] = Field(
+        default=None, description="Their subnetwork, by name or path. Left out: the network's own in the region."
+    )
+    tags: Annotated[tuple[str, ...], BeforeValidator(cross_field_rules.tags), Shape(OR_NULL)] = Field(
+        default=(), description="Network tags of the workers, which firewall rules select by."
+    )
+
+    secure_boot: bool = Field(
+        default=False,
+        description="Start the workers with Secure Boot, which the policy constraints/compute.requireShieldedVm requires.",
+    )
+
+    @property
+    def wish(self) -> AccessWish:
+        """Return what the section says; a key that is left out says nothing."""
+        return AccessWish(**{key: getattr(self, key) for key in self.model_fields_set})
+
+
+class GkeSection(Section):
+    """The cluster, with `on: gke`. A key that is left out is that of the settings."""
+
+    context: Annotated[str | None, BeforeValidator(gke.context), Shape(TEXT_OR_NULL)] = Field(
+        default=None, description="A context of your kubeconfig. Left out, without `cluster`: its current context."
+    )
+    cluster: Annotated[str | None, BeforeValidator(gke.cluster), Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="In place of a context: `projects/P/locations/L/clusters/C`, reached with your Google credentials.",
+    )
+    namespace: Annotated[str | None, BeforeValidator(gke.namespace), Shape(TEXT_OR_NULL)] = Field(
+        default=None, description="Where the objects of the job are created. Left out: `default`."
+    )
+    queue: Annotated[str | None, BeforeValidator(gke.name_of_an_object), Shape(TEXT_OR_NULL)] = Field(
+        default=None, description="A LocalQueue of Kueue, which admits the job. Left out: without Kueue."
+    )
+    priority: Annotated[str | None, BeforeValidator(gke.name_of_an_object), Shape(TEXT_OR_NULL)] = Field(
+        default=None, description="A WorkloadPriorityClass of Kueue. Left out: that of the queue."
+    )
+    image: Annotated[str | None, BeforeValidator(gke.image), Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="The container image of the pods, which has `python3` (3.8 or newer) and `bash`. Needed, here or in the "
+        "settings: none is built.",
+    )
+    service_account: Annotated[str | None, BeforeValidator(gke.service_account), Shape(TEXT_OR_NULL)] = Field(
+        default=None, description="The Kubernetes service account of the pods. Left out: the namespace's default."
+    )
+    reservation: Annotated[str | None, BeforeValidator(gke.reservation), Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="The reservation of the nodes, with `tpu.provisioning: reserved`: its name, or "
+        "`projects/P/reservations/NAME`.",
+    )
+    machine_type: Annotated[str | None, Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="The machine type of the nodes, for types that have two: `ct6e-standard-4t` makes v6e-8 of two hosts. Left "
+        "out: the usual one. Not in the settings.",
+    )
+    privileged: bool = Field(
+        default=True,
+        description="Run the container privileged, as the nodes of GKE before 1.28 need it to reach TPUs. `false`: where the "
+        "cluster does not allow that.",
+    )
+
+    @property
+    def wish(self) -> ClusterWish:
+        """Return what the section says."""
+        return ClusterWish(**{key: getattr(self, key) for key in self.model_fields_set})
+
+
+class _OfSettings(Section):
+    access: AccessSection = AccessSection()
+    gke: GkeSection = GkeSection()
+
+
+def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish:
+    """Return what `access:` or `gke:` in the settings file says, by the same model, rules and messages as in a job file.
+
+    The text has the section of this name. Raises JobSpecError with every mistake in it.
+    """
+    source = yaml_source.read(text)
+    value = source.data.get(name)
+    try:
+        section = getattr(_OfSettings.model_validate({name: {} if value is None else value}), name)
+        problems = cross_field_rules.access_problems if name == "access" else _gke_problems
+        mistakes = [Mistake(source.line(path), path, why) for path, why in problems(value or {})]
+    except ValidationError as error:
+        section = None
+        known = AccessSection.model_fields if name == "access" else GkeSection.model_fields
+        mistakes = list(explain(error, source, {(name,): list(known)}))
+    mistakes += [mistake for mistake in source.mistakes if mistake.path[:1] == (name,)]
+    if mistakes or section is None:
+        raise JobSpecError(messages(file, source, mistakes))
+    wish: AccessWish | ClusterWish = section.wish
+    return wish
+
+
+def _gke_problems(section: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    yield from gke.section_problems(section)
+    if section.get("machine_type") is not None:
+        yield ("gke", "machine_type"), "belongs to the accelerator type of a job; write it in the job file"

@@ -1,1 +1,0 @@
-"""Where the dollars of a month went: the ledger as bills, bills as rows, rows as tables."""
