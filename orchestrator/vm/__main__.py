@@ -1,4 +1,4 @@
-"""The agent's verbs. `serve` runs them for `remote`, over one connection; scripts of jobs and `on: local` call single ones.
+"""The agent's verbs. `serve` runs them for `hosts`, over one connection; scripts of jobs and `on: local` call single ones.
 
 Every answer of a verb is one line of JSON (see `frames`). Each verb imports only what it needs: on a host of sixteen emulated
 workers, start-up time is most of what a run costs.

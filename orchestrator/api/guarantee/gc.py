@@ -14,7 +14,7 @@ from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import NOT_PROVEN, ConfigError
 from orchestrator.places.area import Area
-from orchestrator.promise import gc as engine
+from orchestrator.promise import gc as programs
 from orchestrator.promise.effects.base import Report, World
 from orchestrator.promise.effects.interpreter import Interpreter
 from orchestrator.promise.lease.cloud_api import Cloud, SliceView
@@ -127,7 +127,7 @@ def collect_garbage(reporter: Reporter, where: GcArea, *, dry_run: bool = False,
         reporter.notice("cloud", area.why)
     cloud = connections.connect(where.target, reporter.secrets, area.cloud)
     world = _World(cloud, reporter.report)
-    program = engine.collect_garbage(area.project, area.parts, cloud.capabilities, dry_run=dry_run)
+    program = programs.collect_garbage(area.project, area.parts, cloud.capabilities, dry_run=dry_run)
     collected = Interpreter(cast("World", world)).run(program)
     code = 0 if collected.done else NOT_PROVEN
     if not dry_run:
@@ -173,7 +173,7 @@ class _World:
         return boot_clock.boot_s()
 
 
-def _record(collected: engine.Collected, reporter: Reporter, where: GcArea, *, quiet: bool) -> int:
+def _record(collected: programs.Collected, reporter: Reporter, where: GcArea, *, quiet: bool) -> int:
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
         area = where.area
@@ -207,7 +207,7 @@ def _found(view: SliceView, **fields: Any) -> FoundSlice:
     )
 
 
-def _alert(ended: engine.Expired, cloud: str) -> str:
+def _alert(ended: programs.Expired, cloud: str) -> str:
     view = ended.view
     head = f"{unproven_head(cloud, view.name, view.accelerator_type, ended.usd_per_hour)}: {ended.problem}"
     return head if is_emulated(cloud) else f"{head}\n   do now      {by_hand(cloud).delete_command(view.name)}"

@@ -271,7 +271,7 @@ class Reporter:
         self._lock = threading.RLock()
 
     def report(self, told: Report) -> None:
-        """A line of the engine."""
+        """A line of a program."""
         from orchestrator.promise.effects.base import JobClock, SliceWorkers  # its caller has it imported
         from orchestrator.promise.lease.run_and_attempt import WorkerEnd
 

@@ -1,7 +1,7 @@
 """The session of a command or a call: its cloud, ledger, locks and world, and the recovery of what earlier ones left.
 
-Opening a session uses no network: the first effect that needs the cloud connects to it. The engine is imported when there is
-a program to run, so that commands that find nothing to do stay quick.
+Opening a session uses no network: the first effect that needs the cloud connects to it. What runs programs is imported when
+there is a program to run, so that commands that find nothing to do stay quick.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A slice for the length of a `with` block: created when the block begins, proven absent when it ends.
 
-The engine's program (`run.lend`) runs in a thread of its own beside the block. It keeps the claim on the slice; when
+The program (`run.lend`) runs in a thread of its own beside the block. It keeps the claim on the slice; when
 the block ends, it releases the slice. When the process dies in the block, the guardian does.
 """
 

@@ -1,4 +1,4 @@
-"""What the engine needs of the workers of a job: a `Crew` at every place, its steps, and more of a crew that can be sent files.
+"""What a program needs of the workers of a job: a `Crew` at every place, its steps, and more of a crew that can be sent files.
 
 `hosts.fleet.fleet.Fleet` reaches them over SSH, `places.gke.pods.fleet.PodFleet` reads their logs, and
 `places.local.crew.LocalCrew` is this machine.

@@ -1,4 +1,4 @@
-"""All workers of a slice at once: the interface to everything over SSH. The engine and the client use it.
+"""All workers of a slice at once: the interface to everything over SSH. Programs and the API use it.
 
 A fleet works on one attempt at a time. Its calls raise only errors of `orchestrator.errors`, and all have a timeout; `cancel`
 ends them at once by shutting the sockets. Phases that were started on the workers continue.

@@ -1,5 +1,4 @@
 """What goes to the workers before a job: which files of a directory, as which manifest, and only what a worker lacks.
 
-`shipment.make_shipment` is the way in, `fleet.fleet.Fleet.push` sends what it returns. Of `orchestrator` this package imports
-`core`, `errors` and `hosts.ssh`.
+`shipment.make_shipment` is the way in, `fleet.fleet.Fleet.push` sends what it returns. It stands on `hosts.ssh`.
 """

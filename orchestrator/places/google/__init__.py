@@ -1,4 +1,4 @@
-"""What every Google API needs: configuration, credentials, one HTTP request, errors with advice; and Cloud Storage.
+"""What every Google API needs: credentials, one HTTP request, errors with advice; and Cloud Storage.
 
-`places.tpu.api`, the client and `settings` import it; it imports `core` and `errors`, never `places.tpu.api`.
+The APIs of all places stand on it, and it knows none of them.
 """

@@ -1,4 +1,4 @@
 """What is decided before a run: checks, what is shipped, scripts, variables, requirements, and the `JobRun` of all of it.
 
-`client` imports this room; it imports `promise.obtain` and the values of `run`. No programs, and nothing is sent.
+Places and `api.jobs` import it. No programs, and nothing is sent.
 """

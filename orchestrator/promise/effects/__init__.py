@@ -1,5 +1,5 @@
 """Effects: everything that a program can ask of the outside world, each a value with the code that performs it.
 
-Every room of `engine` imports this package; it imports `core`, `errors`, and the types of `ledger` and `remote`. An effect
-makes one attempt and decides nothing; retries and conclusions belong to the programs.
+The programs of `promise/` and `run/` await them, and those on workers are in `hosts.fleet.effects`. An effect makes one
+attempt and decides nothing; retries and conclusions belong to the programs.
 """

@@ -1,4 +1,4 @@
-"""Effects: everything a program of the engine can ask of the world, one small frozen value each.
+"""Effects: everything a program can ask of the world, one small frozen value each.
 
 A program is a plain `async def` that awaits effects and knows nothing else:
 

@@ -1,7 +1,7 @@
-"""The values between the engine and any provisioning API: slices, workers, operations, listings, periods; the `Cloud` protocol.
+"""The values between programs and any provisioning API: slices, workers, operations, listings, periods; the `Cloud` protocol.
 
-Nothing here mentions HTTP or the fields of a Node. `clouds` translates an API into these values, `engine` decides on them,
-`remote` connects to the workers in them.
+Nothing here mentions HTTP or the fields of a Node. A place translates its API into these values, programs decide on them,
+and `hosts` connects to the workers in them.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Bearer(Protocol):
 class Cloud(Protocol):
     """The calls of a provisioning API. Every call has a timeout, raises `CloudError`s, and decides nothing.
 
-    A call tries once, or retries only what provably had no effect; the engine retries until a deadline.
+    A call tries once, or retries only what provably had no effect; the program retries until a deadline.
     """
 
     capabilities: Capabilities

@@ -1,4 +1,4 @@
-"""The ledger: one SQLite file with every lease, run and attempt. Transactions and reads; decisions are in `core`.
+"""The ledger: one SQLite file with every lease, run and attempt. Transactions and reads; decisions are in `promise.lease`.
 
 Every write is one transaction. It changes a row by a pure transition (`promise.lease.lease`, `promise.lease.run_and_attempt`),
 appends the event, and is committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.

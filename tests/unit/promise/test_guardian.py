@@ -285,11 +285,11 @@ def test_it_watches_as_long_as_its_process_lives(state: Path) -> None:
     process.kill()
 
 
-def test_what_waits_has_imported_neither_the_ledger_nor_the_core(state: Path) -> None:
+def test_what_waits_has_imported_neither_the_ledger_nor_what_it_stands_on(state: Path) -> None:
     code = "import sys, orchestrator.promise.guardian_process; print(sorted(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "'subprocess'" in said
-    for heavy in ("sqlite3", "dataclasses", "json", "orchestrator.core", "orchestrator.promise.ledger"):
+    for heavy in ("sqlite3", "dataclasses", "json", "orchestrator.promise.lease", "orchestrator.promise.ledger"):
         assert f"'{heavy}'" not in said
 
 

@@ -1,5 +1,5 @@
 """The commands about runs that exist: list, show, logs, compare.
 
-The table of commands loads these modules by name. Each parses arguments, calls `api.results`, renders the result and
+The table of commands loads these modules by name. Each parses arguments, calls the client, renders the result and
 exits; tests/unit/test_imports.py holds what they may import.
 """

@@ -1,4 +1,4 @@
-"""Objects of Kubernetes as the values of `core`: a JobSet with its pods and its Workload as a slice, a Pod as a worker.
+"""Objects of Kubernetes as values of `promise.lease`: a JobSet with its pods and its Workload as a slice, a Pod as a worker.
 
 Pure translation. A field that is missing or of another type counts as not said. Why a job waits is told in the words of Kueue,
 the scheduler and the autoscaler, without what does not help.

@@ -1,4 +1,4 @@
-"""The values between the engine and the pods of a JobSet, and the `PodApi` protocol.
+"""The values between programs and the pods of a JobSet, and the `PodApi` protocol.
 
 Nothing here mentions HTTP or the fields of a Pod. `places.gke.api` translates the API of Kubernetes into these values;
 `places.gke.pods` follows the pods through them.

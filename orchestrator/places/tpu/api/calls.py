@@ -225,7 +225,7 @@ class ApiCalls(ABC):
         return self._listed("list_operations", {"name": parent(project, zone)}, "operations", replies.operation)
 
     def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
-        """Return nothing if the node publishes nothing or they may not be read: then `remote` reports missing host keys."""
+        """Return nothing if the node publishes nothing or they may not be read: then `hosts` reports missing host keys."""
         try:
             data = self._ask("get_guest_attributes", {"name": path(name)}).data
         except (NotFound, AuthError, BadRequest, WrongState):

@@ -190,7 +190,7 @@ def worker_addresses(
     in their host name (`…-w-3`).
 
     If no host name has a number, the attributes are taken in order, and only if there is one set for each worker. Raises
-    UnexpectedReply if two sets name one worker: without its host key `remote` would trust any machine that answers.
+    UnexpectedReply if two sets name one worker: without its host key `hosts` would trust any machine that answers.
     """
     hosts = addresses(reply)
     sets = _by_worker(published, len(hosts))
