@@ -203,7 +203,7 @@ def _version(
 
 def _print_version(given: bool) -> None:
     if given:
-        print(f"tpujob {__version__}")
+        print(f"tpujob {__version__}", flush=True)
         raise typer.Exit
 
 
