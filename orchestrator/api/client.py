@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from orchestrator.api import functions, guarantee, jobs, results, slices, sweeps
 from orchestrator.api import session as sessions
 from orchestrator.api.jobs.job import path_of, spec_of, sweep_of
-from orchestrator.api.session.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, seconds, seconds_if_given, size
-from orchestrator.capacity.capacity_request import Provisioning
-from orchestrator.promise.lease.access import Via
+from orchestrator.api.session.arguments import (
+    HOLD,
+    HOLD_FAILED,
+    LIFE,
+    WAIT,
+    Duration,
+    Provisioning,
+    Via,
+    seconds,
+    seconds_if_given,
+    size,
+)
 
 if TYPE_CHECKING:
     from orchestrator.api.guarantee.gc import GcResult
@@ -456,15 +465,11 @@ class Client:
             yield reporter
 
     @contextmanager
-    def _session(
-        self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
-    ) -> Iterator[Session]:
+    def _session(self, on_event: OnEvent | None = None, **how: bool) -> Iterator[Session]:
+        """`how`: `quiet`, `light` and `ends` of `Session.open`."""
         with self._reporter(on_event) as reporter:
             opens = sessions.session.Session.open
-            session = opens(
-                self.cloud, self.project, reporter=reporter, quiet=quiet, light=light, ends=ends,
-                after_end=after_end,
-            )  # fmt: skip
+            session = opens(self.cloud, self.project, reporter=reporter, after_end=after_end, **how)
             try:
                 yield session
             finally:

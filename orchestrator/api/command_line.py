@@ -6,7 +6,7 @@ it. One session serves the whole command. It stays open to the end of the proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from orchestrator.api import session as sessions
 from orchestrator.api.client import Client, after_end
 from orchestrator.api.jobs.job import CheckedJob, path_of, spec_of
 from orchestrator.api.session.arguments import HOLD, Duration
+from orchestrator.traits import traits_on
 
 if TYPE_CHECKING:
     from orchestrator.api.guarantee.doctor import Diagnosis
@@ -167,6 +168,10 @@ class CommandClient(Client):
         with self._session(quiet=quiet, light=True) as session:
             return guarantee.gc.finish_own(session)
 
+    def has_zones(self, on: str) -> bool:
+        """Return whether `--cloud`, `--project` and zones say where a place is looked at; else its cluster does."""
+        return traits_on(on).by_target
+
     def collect_garbage(self, on: str, *, dry_run: bool, quiet: bool, **where: Any) -> GcResult:
         """Delete what has no claim at a place."""
         asked = guarantee.gc.area_of(on, **where)
@@ -189,13 +194,10 @@ class CommandClient(Client):
         yield self.reporter
 
     @contextmanager
-    def _session(
-        self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
-    ) -> Iterator[Session]:
+    def _session(self, on_event: OnEvent | None = None, **how: bool) -> Iterator[Session]:
         if self._open is None:
             opens = sessions.session.Session.open
-            how: Mapping[str, Any] = {"quiet": quiet, "light": light, "ends": ends, "after_end": after_end}
-            self._open = opens(self.cloud, self.project, reporter=self.reporter, **how)
+            self._open = opens(self.cloud, self.project, reporter=self.reporter, after_end=after_end, **how)
         yield self._open
 
     def _named(self, parameter: str) -> str:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from orchestrator.api import results
+
 MOST_RUNS = 50
 SEVERAL_FROM = 2  # for so many zones on, a region is a word of its own
 PLAIN = re.compile(r"[\w./@%+,=-]+")  # a word that a shell takes as it is
@@ -29,32 +31,24 @@ def _completion(words: Callable[[str], Iterable[tuple[str, str]]]) -> Callable[[
 
 @_completion
 def runs(typed: str) -> Words:
-    from orchestrator.api.results import history
-
-    found = history.runs_named(typed, MOST_RUNS)
+    found = results.history.runs_named(typed, MOST_RUNS)
     names = {run.name: f"newest: {attempt.state}" for run, attempt in reversed(found)}
     return [*names.items(), *((run.id, f"{run.name}, {attempt.state}") for run, attempt in found)]
 
 
 @_completion
 def runs_and_sweeps(typed: str) -> Words:
-    from orchestrator.api.results import history
-
-    return [*((name, "sweep") for name in history.sweeps()), *runs(typed)]
+    return [*((name, "sweep") for name in results.history.sweeps()), *runs(typed)]
 
 
 @_completion
 def slices(typed: str) -> Words:
-    from orchestrator.api.results import history
-
-    return [(each.handle, f"{each.accelerator_type}, {each.name.zone}") for each in history.slices()]
+    return [(each.handle, f"{each.accelerator_type}, {each.name.zone}") for each in results.history.slices()]
 
 
 @_completion
 def nodes(typed: str) -> Words:
-    from orchestrator.api.results import history
-
-    return [(each.name.node, each.handle) for each in history.slices()]
+    return [(each.name.node, each.handle) for each in results.history.slices()]
 
 
 @_completion

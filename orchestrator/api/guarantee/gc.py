@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from orchestrator import catalog, places, settings
+from orchestrator import catalog, places, settings, traits
 from orchestrator.api.session import connections
 from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.session import Session
@@ -67,6 +67,11 @@ class GcResult:
     incomplete: Mapping[str, str]  #: zone → why
     exit_code: int
     alerts: tuple[str, ...] = ()  #: one for each slice that is not proven absent
+
+    @property
+    def area(self) -> str:
+        """What `zones` are there, for people: "zone", "namespace"."""
+        return traits.traits_of(self.cloud).area
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from orchestrator import job as job_file
 from orchestrator.api.session.arguments import Duration
 from orchestrator.errors import UserError
 from orchestrator.text.terminal import printable
@@ -215,8 +216,6 @@ class Job(_Values):
     _checked: JobSpec | Sweep = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        from orchestrator.job import sweep
-
         directory = Path(self.directory).absolute()
         object.__setattr__(self, "directory", directory)
         values: dict[str, Any] = _plain(self)
@@ -224,7 +223,7 @@ class Job(_Values):
         _make_relative(values, "code", directory)
         _make_relative(values, "requirements", directory)
         _make_relative(values.get("train"), "data_dir", directory)
-        object.__setattr__(self, "_checked", sweep.from_values(values))
+        object.__setattr__(self, "_checked", job_file.sweep.from_values(values))
         object.__setattr__(self, "name", self._checked.name)
 
     @classmethod
@@ -233,15 +232,13 @@ class Job(_Values):
 
         Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
         """
-        from orchestrator.job import sweep
+        file = Path(path)
         from orchestrator.job.rules.env import env_texts
         from orchestrator.job.source import yaml_source
-        from orchestrator.job.tpu_keys import with_any_of
 
-        file = Path(path)
         source = yaml_source.read(read_file(file))
-        checked = sweep.check(source, path=str(file))
-        values = with_any_of(source).data
+        checked = job_file.sweep.check(source, path=str(file))
+        values = job_file.tpu_keys.with_any_of(source).data
         python = source.written.get(("python",), values.get("python"))  # 3.10 is no number
         env = env_texts(values.get("env") or {}, source.written) or None  # numbers as the file writes them
         own = {"name": checked.name, "env": env, "python": python}
@@ -269,25 +266,24 @@ class CheckedJob:
 
     @property
     def is_sweep(self) -> bool:
-        from orchestrator.job.sweep import Sweep
+        return isinstance(self._checked, job_file.sweep.Sweep)
 
-        return isinstance(self._checked, Sweep)
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the job file."""
+    return job_file.job_spec.schema()
 
 
 def spec_of(job: Job | CheckedJob) -> JobSpec:
     """Return the checked job, as the rest of tpujob knows it. Raises UserError for a sweep."""
-    from orchestrator.job.job_spec import JobSpec
-
-    if isinstance(job._checked, JobSpec):
+    if isinstance(job._checked, job_file.job_spec.JobSpec):
         return job._checked
     raise UserError(f"{job.name} is a sweep of {len(job._checked.variants)} jobs", hint="`Client.sweep` runs it")
 
 
 def sweep_of(job: Job | CheckedJob) -> Sweep:
     """Return the checked sweep, as the rest of tpujob knows it. Raises UserError for a single job."""
-    from orchestrator.job.sweep import Sweep
-
-    if isinstance(job._checked, Sweep):
+    if isinstance(job._checked, job_file.sweep.Sweep):
         return job._checked
     raise UserError(f"{job.name} is one job: it has neither `matrix` nor `variants`", hint="`Client.run` runs it")
 
@@ -327,14 +323,12 @@ def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_file(path: Path) -> bytes:
     """Return the file's bytes, at most one more than a job file may have. Raises UserError."""
-    from orchestrator.job import job_spec
-
     if path.suffix in PROGRAMS:
         hint = f"`tpujob run -- {PROGRAMS[path.suffix]}{shlex.quote(str(path))}` runs it"
         raise UserError(f"{path} is a program, not a job file", hint=hint)
     try:
         with path.open("rb") as file:
-            return file.read(job_spec.MAX_BYTES + 1)
+            return file.read(job_file.job_spec.MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file{_meant(path)}") from error
     except IsADirectoryError as error:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import job as job_file
 from orchestrator import places
 from orchestrator.api.jobs.job import PROGRAMS, CheckedJob, read_file, spec_of, sweep_of
 from orchestrator.api.jobs.new_job_file import needs_of
@@ -59,8 +60,7 @@ class JobRequest:
 
     def overrides(self) -> Iterator[Override]:
         """Yield what changes the job: settings first, so that an option of its own counts more. Raises UserError."""
-        from orchestrator.job.overrides import Override
-
+        Override = job_file.overrides.Override
         yield from map(Override.parse, self.settings or ())
         yield from map(Override.variable, self.env or ())
         for option, path, value in (
@@ -85,11 +85,9 @@ def read(request: JobRequest) -> CheckedJob:
 
     Raises JobSpecError with the lines of all mistakes, UserError for a file or an option that cannot be read.
     """
-    from orchestrator.job import sweep
-
     overrides = list(request.overrides())
     if request.file is not None:
-        found = sweep.load(read_file(request.file), path=str(request.file), overrides=overrides)
+        found = job_file.sweep.load(read_file(request.file), path=str(request.file), overrides=overrides)
         return CheckedJob(found, request.file)
     if not request.command:
         hint = "`tpujob run -- python train.py` runs a script of this directory; `tpujob init` writes a job file for it"
@@ -98,7 +96,7 @@ def read(request: JobRequest) -> CheckedJob:
     job = {"name": name_of(request.command), "command": _command(request.command), "code": "."}
     if (needs := needs_of(directory)) is not None:
         job["requirements"] = needs
-    spec = sweep.from_values(job, overrides)
+    spec = job_file.sweep.from_values(job, overrides)
     return CheckedJob(spec, directory / f"Job({spec.name})")
 
 
@@ -149,9 +147,7 @@ def working_directory() -> Path:
 
 def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
     """Return the job's variables, resolved. Hides their secrets in all later events, and reports the job's warnings."""
-    from orchestrator.job import job_spec
-
-    env = job_spec.resolve_env(spec, os.environ)
+    env = job_file.job_spec.resolve_env(spec, os.environ)
     reporter.secrets.add(*secret_values(spec.env, os.environ))
     for line in spec.warnings():
         reporter.notice("warning", line)
@@ -270,10 +266,9 @@ def export(session: Session, spec: JobSpec, path: Path, *, with_secrets: bool) -
 
 def _read(session: Session, job: JobRequest, gke: Mapping[str, str | None]) -> tuple[JobSpec, Path]:
     """Return the job, as one with `on: gke`. What is only of VMs is left out, and reported."""
-    from orchestrator.job.overrides import Override
-
+    Override = job_file.overrides.Override
     spec, path = _one_job(job)
-    changes: list[Override] = []
+    changes = []
     if spec.on != "gke":
         changes.append(Override(TO, ("on",), "gke"))
         for at in (each for each in OF_A_VM if _is_set(spec, each)):

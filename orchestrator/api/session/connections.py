@@ -129,9 +129,14 @@ class _Lines:
         if self.target.endpoint is not None:
             self.secrets.add(read_token(self.target.token_file))
             return Address(self.target)
-        endpoint = embedded_emulator(settings.open_state_dir(settings.state_dir(os.environ)) / "emulator")
+        endpoint = embedded_emulator(own_emulator())
         self.secrets.add(endpoint.token)
         return Address(self.target, endpoint.url, endpoint.token)
+
+
+def own_emulator() -> Path:
+    """Return the state directory of this user's emulator; make the state directory around it. Raises ConfigError."""
+    return settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
 
 
 def embedded_emulator(directory: Path) -> control.Endpoint:

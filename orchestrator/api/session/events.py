@@ -72,6 +72,13 @@ class Running(Event):
     usd_so_far: float | None = None
     usd_per_hour: float | None = None
 
+    @property
+    def billed(self) -> bool:
+        """Whether it costs dollars."""
+        from orchestrator.traits import traits_of  # an event costs nothing to import
+
+        return traits_of(self.cloud).billed
+
 
 @dataclass(frozen=True, slots=True)
 class Workers(Event):

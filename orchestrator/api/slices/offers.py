@@ -15,6 +15,7 @@ from orchestrator import catalog
 from orchestrator.api.session import connections
 from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.session import Session
+from orchestrator.capacity import location_rules
 from orchestrator.capacity.availability import Availability
 from orchestrator.capacity.location_rules import accelerator_problem, places_near, split_places
 from orchestrator.catalog import gke
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.places.tpu.api.light_client import LightApi
 
 
+is_place = location_rules.is_place  # of the words of a command
 AT_ONCE = 8  # zones that are asked at the same time
 
 

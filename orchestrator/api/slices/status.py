@@ -69,6 +69,11 @@ class SliceRow:
     now: float
 
     @property
+    def cloud(self) -> str:
+        """Its cloud, as amounts of money name it."""
+        return settings.EMULATED if self.emulated else settings.GOOGLE
+
+    @property
     def stopped(self) -> bool:
         """Whether its VMs are off, and with them its watchdog."""
         return self.state in _STOPPED_STATES

@@ -21,7 +21,6 @@ from orchestrator.api.session.shown_logs import Others
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.text.parsing import NotFinite
 from orchestrator.text.units import format_duration
-from orchestrator.traits import traits_of
 
 RATE_S = 30.0  # the rate of steps is that of this time
 MAX_NAME, MAX_VALUES = 20, 4
@@ -76,7 +75,7 @@ class JobLine:
         figures += _values(self._values) + self._rate()
         elapsed = [format_duration(round(running.elapsed_s + passed_s))]
         rest = [f"at most {_rough(running.left_s - passed_s)} left"]
-        if traits_of(running.cloud).billed:
+        if running.billed:
             usd = running.usd_so_far
             if usd is not None and running.usd_per_hour is not None:
                 usd += running.usd_per_hour * passed_s / 3600

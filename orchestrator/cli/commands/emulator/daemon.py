@@ -1,12 +1,11 @@
 """`tpujob emulator up|env|status`: the daemon, and how the other commands of this package ask it."""
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 from cloud_tpu_emulator.daemon import control
-from orchestrator import settings
+from orchestrator.api.session.connections import own_emulator
 from orchestrator.cli.console.console import console, emit, emit_json, emit_result, emit_wrapped
 from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Json, Option
@@ -15,14 +14,9 @@ from orchestrator.errors import UserError
 RUNS = "startup-scripts of all clients run on this machine"
 
 
-def directory() -> Path:
-    """Return the emulator's state directory; make the state directory around it. Raises ConfigError."""
-    return settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
-
-
 def running() -> control.Endpoint:
     """Return the daemon that runs now. Raises UserError if none does."""
-    endpoint = control.running(directory())
+    endpoint = control.running(own_emulator())
     if endpoint is None:
         raise UserError("the emulator is not running", hint="`tpujob emulator up` starts it")
     return endpoint
@@ -33,7 +27,7 @@ def ask(method: str, path: str, body: Any = None, *, start: bool = False) -> Any
 
     Raises UserError if none runs, or if it refuses.
     """
-    endpoint = control.ensure_running(directory()) if start else running()
+    endpoint = control.ensure_running(own_emulator()) if start else running()
     try:
         return control.request(endpoint, method, f"/_emulator/{path}", body)
     except control.DaemonRefused as error:
@@ -75,7 +69,7 @@ def up(
             "--lend-torch: tpujob's Python environment has no torch",
             hint="pip install -e '.[local]' in the checkout; docs/install.md has the other ways",
         )
-    state = directory()
+    state = own_emulator()
     endpoint = control.ensure_running(state, port)
     if port not in (0, int(endpoint.url.rpartition(":")[2])):
         raise UserError(
@@ -99,12 +93,12 @@ def up(
 
 def env(as_json: Json = False) -> None:
     """Print the environment of the running emulator: eval "$(tpujob emulator env)"."""
-    _show_environment(running(), directory(), as_json)
+    _show_environment(running(), own_emulator(), as_json)
 
 
 def status(as_json: Json = False) -> None:
     """Show whether the emulator runs, its nodes, and its billing meter."""
-    endpoint = control.running(directory())
+    endpoint = control.running(own_emulator())
     if endpoint is None:
         emit_result({"running": False}, ["not running; commands start it when they need it"], as_json=as_json)
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cloud_tpu_emulator.daemon import control
-from orchestrator.cli.commands.emulator.daemon import directory
+from orchestrator.api.session.connections import own_emulator
 from orchestrator.cli.console.console import console, emit
 from orchestrator.cli.options import Option
 from orchestrator.errors import UserError
@@ -22,7 +22,7 @@ def stop(
 
     While nodes are billed it asks on a terminal, and elsewhere refuses without --yes (exit code 64).
     """
-    state = directory()
+    state = own_emulator()
     if not yes and (alive := _alive(state)) and not _agreed(alive):
         emit("left running")
     else:

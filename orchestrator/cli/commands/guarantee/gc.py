@@ -10,7 +10,6 @@ from orchestrator.cli.console.console import console, emit, emit_json, emit_wrap
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.errors import UserError
 from orchestrator.text.units import day_clock, parse_duration
-from orchestrator.traits import traits_of, traits_on
 
 
 def gc(
@@ -56,7 +55,7 @@ def gc(
         if not quiet:
             emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")
         return 0
-    if not traits_on(on).by_target:
+    if not client.has_zones(on):
         if zone or all_zones or cloud or project:
             raise UserError("--on gke goes with --namespace, --context and --cluster: a cluster has no zones here")
         where: dict[str, Any] = {"parts": namespace or (), "context": context, "cluster": cluster}
@@ -88,7 +87,7 @@ def lines(result: GcResult) -> Iterator[str]:
         yield _row("doubtful", each, each.why)
     for zone, why in result.incomplete.items():
         yield "\t".join(("incomplete", zone, why))
-    areas = f"{traits_of(result.cloud).area}s"
+    areas = f"{result.area}s"
     seen = f"{len(set(result.zones) - set(result.incomplete))} of {len(result.zones)} {areas} complete"
     counts = f"{len(result.ended)} unclaimed, {len(result.claimed)} claimed, {len(result.doubtful)} doubtful"
     yield f"{counts}; {seen}"

@@ -1,7 +1,7 @@
 """`tpujob schema`: the JSON Schema of the job file."""
 
+from orchestrator.api import jobs
 from orchestrator.cli.console.console import emit_json
-from orchestrator.job import job_spec
 
 
 def schema() -> None:
@@ -10,4 +10,4 @@ def schema() -> None:
     Save it beside the job file (`tpujob schema > job.schema.json`) and begin the job file with the line
     `# yaml-language-server: $schema=job.schema.json`. Editors with yaml-language-server read it (VS Code: the YAML extension).
     """
-    emit_json(job_spec.schema())
+    emit_json(jobs.job.schema())

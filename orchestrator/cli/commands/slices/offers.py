@@ -2,8 +2,7 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.api.slices.offers import Offers
-from orchestrator.capacity.location_rules import is_place
+from orchestrator.api.slices.offers import Offers, is_place
 from orchestrator.cli import completion
 from orchestrator.cli.console.console import console, emit_json, open_client
 from orchestrator.cli.console.offer_tables import gke_table, table

@@ -9,7 +9,6 @@ from orchestrator.cli.console.console import console, emit, emit_json, emit_wrap
 from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.report.rows.layout import format_cost
-from orchestrator.settings import EMULATED, GOOGLE
 from orchestrator.text.units import day_clock, format_duration, format_usd, short_clock
 
 HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST", "AT MOST", "NODE")
@@ -86,13 +85,13 @@ def _print_sweep(sweep: SweepProgress) -> None:
 
 def cells(row: SliceRow) -> tuple[str, ...]:
     """Return the row of one of your slices, one text for each of HEAD."""
-    cost = format_cost(row.usd_so_far, EMULATED if row.emulated else GOOGLE)
+    cost = format_cost(row.usd_so_far, row.cloud)
     return row.name, row.accelerator_type, row.zone, row.state, _claim(row), cost, _at_most(row), row.node
 
 
 def brief(row: SliceRow, *, mixed: bool = False) -> tuple[str, ...]:
     """Return the row of one of your slices, one text for each of BRIEF_HEAD. `mixed`: beside slices of another cloud."""
-    cost = format_cost(row.usd_so_far, EMULATED if row.emulated and mixed else GOOGLE)
+    cost = format_cost(row.usd_so_far, row.cloud if mixed else "")
     until = short_clock(row.ends_at, row.now) if row.ends_at is not None else ""
     what = (row.name, catalog.spoken(row.accelerator_type), row.zone, row.state)
     return *what, _brief_claim(row), cost, _at_most(row), until, row.node

@@ -9,14 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.api.client import DEFAULT_IDLE
+from orchestrator.api.session.arguments import Provisioning, Via
 from orchestrator.api.slices.up import UpResult
-from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.cli import completion
 from orchestrator.cli.console.console import console, emit, emit_result, open_client
 from orchestrator.cli.console.tables import request_lines
 from orchestrator.cli.options import Argument, Cloud, Json, Name, Option, Project
 from orchestrator.errors import NeedsConsent, UserError
-from orchestrator.promise.lease.access import Via
 from orchestrator.text.units import day_clock, format_duration
 
 NEVER, DEFAULT_TTL = "never", "24h"
