@@ -19,7 +19,7 @@ with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put de
             "orchestrator.examples": ["**/*.yaml", "**/*.py"],
             "payload.data": ["mnist_sample/*"],
             "tpujob": ["py.typed", "*.pyi"],
-            "cloud_tpu_emulator": ["py.typed", "*.md"],
+            "cloud_tpu_emulator": ["py.typed"],
         },
         options={"build": {"build_base": build}},
     )

@@ -16,6 +16,7 @@ from orchestrator.api.jobs.job import Tpu as Tpu
 from orchestrator.api.jobs.job import TpuAlternative as TpuAlternative
 from orchestrator.api.jobs.job import Train as Train
 from orchestrator.api.jobs.planning import Export as Export
+from orchestrator.api.jobs.planning import Plan as Plan
 from orchestrator.api.session.events import Alert as Alert
 from orchestrator.api.session.events import Bar as Bar
 from orchestrator.api.session.events import Event as Event
@@ -42,6 +43,7 @@ from orchestrator.api.slices.status import Status as Status
 from orchestrator.api.slices.up import SliceEnd as SliceEnd
 from orchestrator.api.slices.up import SliceStatus as SliceStatus
 from orchestrator.api.slices.up import UpResult as UpResult
+from orchestrator.api.sweeps.plans import SweepPlan as SweepPlan
 from orchestrator.errors import AlreadyExists as AlreadyExists
 from orchestrator.errors import ArtifactError as ArtifactError
 from orchestrator.errors import AuthError as AuthError

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.api.guarantee.gc import GcResult
     from orchestrator.api.jobs.ending import Canceled, CanceledSweep
     from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
-    from orchestrator.api.jobs.planning import Export, PlanPreview
+    from orchestrator.api.jobs.planning import Export, Plan
     from orchestrator.api.results.costs import Since
     from orchestrator.api.session.events import LogLine, OnEvent, Reporter, RunResult, SweepResult
     from orchestrator.api.session.session import Session
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from orchestrator.api.slices.offers import Offers
     from orchestrator.api.slices.status import Status
     from orchestrator.api.slices.up import SliceEnd, SliceOptions, SliceStatus, UpResult
-    from orchestrator.api.sweeps.plans import SweepPreview
+    from orchestrator.api.sweeps.plans import SweepPlan
     from orchestrator.job.sweep import Sweep
     from orchestrator.promise.lease.run_and_attempt import RunRecord
     from orchestrator.report.results import RunReport
@@ -60,7 +60,8 @@ R = TypeVar("R")
 class Run:
     """A run of this machine's ledger: a handle, which asks anew each time.
 
-    Example:
+    Example::
+
         run = tpujob.Client().submit(tpujob.Job(command="python3 train.py", tpu=tpujob.Tpu(accelerator="v5e-8"), code="."))
         for line in run.logs(follow=True):
             print(line.worker, line.text)
@@ -104,7 +105,8 @@ class Client:
 
     Ctrl-C in a call raises Interrupted, after the release of what the call created.
 
-    Example:
+    Example::
+
         client = tpujob.Client()
         result = client.run(tpujob.Job.load("job.yaml"))
         print(result.state, result.metrics, result.cost_usd)
@@ -127,7 +129,7 @@ class Client:
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def plan(self, job: Job | CheckedJob) -> PlanPreview:
+    def plan(self, job: Job | CheckedJob) -> Plan:
         """Return what `run` would ask for: candidates, prices, the exact requests. Creates nothing.
 
         Raises UserError for a job that cannot be run.
@@ -169,7 +171,7 @@ class Client:
         }
         return self._start(job, on_event, **how)
 
-    def plan_sweep(self, job: Job | CheckedJob) -> SweepPreview:
+    def plan_sweep(self, job: Job | CheckedJob) -> SweepPlan:
         """Return what `sweep` would run and ask for, and what it costs at most. Creates nothing.
 
         Raises UserError for a job that cannot be run.

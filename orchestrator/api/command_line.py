@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.api.guarantee.doctor import Diagnosis
     from orchestrator.api.guarantee.forget import ForgetResult
     from orchestrator.api.guarantee.gc import GcResult, LocalGcResult
-    from orchestrator.api.jobs.planning import Export, JobRequest, PlanPreview
+    from orchestrator.api.jobs.planning import Export, JobRequest, Plan
     from orchestrator.api.session.events import LogLines, OnEvent, Reporter, RunResult, SweepResult
     from orchestrator.api.session.session import Session
     from orchestrator.api.session.shown_logs import Choice
@@ -70,7 +70,7 @@ class CommandClient(Client):
         with self._session():
             return jobs.planning.read(request)
 
-    def plan(self, job: Any) -> PlanPreview:
+    def plan(self, job: Any) -> Plan:
         with self._session() as session:
             jobs.planning.environment(spec_of(job), session.reporter)
             return jobs.planning.preview(session, spec_of(job), path_of(job))

@@ -166,7 +166,8 @@ def function(
 ) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]:
     """Return a decorator: a call of the decorated function runs on a TPU, and returns its value.
 
-    Example:
+    Example::
+
         @tpujob.function("v5e-8", zone="us-central1")
         def double(x: int) -> int:
             return 2 * x

@@ -174,7 +174,8 @@ class Job(_Values):
 
     Raises JobSpecError, which lists every mistake.
 
-    Example:
+    Example::
+
         job = tpujob.Job(
             tpu=tpujob.Tpu(accelerator="v5e-8"),
             command=["python3", "train.py"],

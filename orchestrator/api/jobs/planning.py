@@ -31,7 +31,8 @@ from orchestrator.text.units import format_duration
 if TYPE_CHECKING:
     from orchestrator.api.session.events import Reporter
     from orchestrator.api.session.session import Session
-    from orchestrator.capacity.plan import Candidate, Plan
+    from orchestrator.capacity.plan import Candidate
+    from orchestrator.capacity.plan import Plan as Candidates
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.job.overrides import Override
     from orchestrator.places.gke.preparation import Prepared
@@ -155,14 +156,14 @@ def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PlanPreview:
+class Plan:
     """What a run would ask for; as text, the sentences and the table of `tpujob plan`.
 
     `plan` is None, and `requests` empty, for a job with `on: local`. With `on: gke` there is one candidate, whose zone is the
     namespace, and `requests` are the JobSet and its ConfigMap.
     """
 
-    plan: Plan | None
+    plan: Candidates | None
     requests: tuple[Mapping[str, Any], ...]  #: method, url and body of the create call of each candidate
     shape: Mapping[str, Any]  #: the whole as JSON values
     notes: tuple[str, ...] = ()  #: the plan in sentences
@@ -185,7 +186,7 @@ class PlanPreview:
         return f"<plan of {self.shape['job']}: {len(self.requests)} candidates>"
 
 
-def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
+def preview(session: Session, spec: JobSpec, path: Path) -> Plan:
     """Return what a run of this job would ask for, without asking for it. Raises UserError for a job that cannot be run."""
     place = places.place_on(spec.on)
     code.check_directories(spec, path)
@@ -196,7 +197,7 @@ def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
     place.check(session, spec, path, Wish(only_plan=True))
     made = place.plan(session, spec, path)
     shape = made.shape(spec) | {"ship": ship_shape(found)}
-    return PlanPreview(made.plan, made.requests, shape, (*made.notes, *ships), made.table)
+    return Plan(made.plan, made.requests, shape, (*made.notes, *ships), made.table)
 
 
 TO = "--to jobset"

@@ -54,7 +54,8 @@ class Slice:
     (SliceLost, Vanished, DeadlineExceeded) unless the block itself ends with an exception. Ctrl-C while the slice is created or
     released does not stop the release; the third one leaves it to the guardian.
 
-    Example:
+    Example::
+
         with tpujob.Client().slice("v5e-8", zone="us-central1") as s:
             for done in s.exec(["hostname"]):
                 print(done.worker, done.exit_code, done.output)

@@ -41,7 +41,7 @@ def sweep_plans(session: Session, variants: tuple[Variant, ...]) -> dict[int, Pl
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SweepPreview:
+class SweepPlan:
     """What a sweep would run and ask for; as text, sentences and a table of the variants.
 
     `worst_case_usd`: what all variants cost at most together, in US dollars by the price table. None: a price is unknown.
@@ -61,7 +61,7 @@ class SweepPreview:
         return f"<plan of {self.sweep.name}: {len(self.sweep.variants)} variants>"
 
 
-def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
+def preview(session: Session, sweep: Sweep, path: Path) -> SweepPlan:
     """Return what a run of this sweep would do, without doing it. Raises UserError for a sweep that cannot be run."""
     check(session, sweep, path)
     session.recover()
@@ -82,7 +82,7 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
     notes = (*_lines(session, sweep, made), *shipped, _summary(session, sweep, made, lanes))
     head = ("RUN", "VARIANT", "TYPE", place_traits.traits_of(_cloud(session, sweep)).area.upper(), "AT MOST")
     cells = tuple((variant.name, variant.label, *_where(session, sweep, plan)) for variant, plan in rows)
-    return SweepPreview(sweep, made, usd, shape, notes, Table(head, cells, right=(4,)))
+    return SweepPlan(sweep, made, usd, shape, notes, Table(head, cells, right=(4,)))
 
 
 def check(session: Session, sweep: Sweep, path: Path) -> None:

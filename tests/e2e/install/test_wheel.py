@@ -21,7 +21,7 @@ from tests.cli_fixture import Cli, sandbox
 from tests.waiting import until
 
 pytestmark = pytest.mark.ci
-PACKAGES = ("orchestrator", "payload", "tpujob")
+PACKAGES = ("orchestrator", "cloud_tpu_emulator", "payload", "tpujob")
 SLEEP = """\
 tpu: {accelerator: v5litepod-8, zone: us-central1-a}
 command: echo started; sleep 600

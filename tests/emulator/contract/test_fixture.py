@@ -214,7 +214,7 @@ def test_the_emulator_ends_with_a_killed_pytest(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 def test_the_programs_of_its_readme_work(tmp_path: Path, shared_emulator: Emulator) -> None:
-    files = programs(ROOT / "orchestrator" / "emulator" / "README.md")
+    files = programs(ROOT / "cloud_tpu_emulator" / "README.md")
     env = os.environ | control.client_environment(shared_emulator.endpoint, shared_emulator.state_dir)
     subprocess.run([sys.executable, "-c", files["list_nodes.py"]], env=env, check=True, timeout=HANG_S)
     (tmp_path / "create.py").write_text(files["create.py"])

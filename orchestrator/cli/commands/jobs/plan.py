@@ -4,8 +4,8 @@ import json
 from typing import Annotated
 
 from orchestrator.api.command_line import CommandClient
-from orchestrator.api.jobs.planning import PlanPreview
-from orchestrator.api.sweeps.plans import SweepPreview, on_slices
+from orchestrator.api.jobs.planning import Plan
+from orchestrator.api.sweeps.plans import SweepPlan, on_slices
 from orchestrator.cli.console.console import console, emit_json, open_client
 from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Option, Project
@@ -34,7 +34,7 @@ def plan(
         emit_json(made.shape) if as_json else _print(client, made)
 
 
-def _print_sweep(client: CommandClient, made: SweepPreview) -> None:
+def _print_sweep(client: CommandClient, made: SweepPlan) -> None:
     if any(made.plans.values()) and on_slices(made.sweep):
         client.announce()
     for note in made.notes:
@@ -42,7 +42,7 @@ def _print_sweep(client: CommandClient, made: SweepPreview) -> None:
     print_table(made.table.head, made.table.rows, right=made.table.right, shortens=(1,))
 
 
-def _print(client: CommandClient, preview: PlanPreview) -> None:
+def _print(client: CommandClient, preview: Plan) -> None:
     if preview.requests and preview.table is not None:  # a job on a cluster names that itself
         client.announce()
     for note in preview.notes:
