@@ -4,10 +4,10 @@ PYTHON ?= python
 SOURCES = orchestrator cloud_tpu_emulator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all proof cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size count clean
+.PHONY: help install wheel test test-all proof cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench bench-check constraints audit links size count clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install:  ## install everything for work on tpujob into the current environment (with torch: more than 8 GB)
 	$(PYTHON) -m pip install -e '.[local,dev]'
@@ -82,6 +82,11 @@ site:  ## build the docs site, strictly: open build/site/index.html
 
 bench:  ## measure what bench/RESULTS.md holds: some minutes, on a quiet machine
 	@set -e; for script in $(filter-out bench/stress.py,$(sort $(wildcard bench/*.py))); do echo "== $$script"; $(PYTHON) $$script; done
+
+bench-check:  ## the same for what has a target, all of them; changes nothing, and fails if one is missed
+	@missed=; for script in $$(grep -lE 'verdict[(]|judged[(]' bench/*.py | grep -v gpu); do \
+	  echo "== $$script"; $(PYTHON) $$script --check || missed="$$missed $$script"; \
+	done; test -z "$$missed" || { echo "targets missed:$$missed"; exit 1; }
 
 constraints:  ## write constraints.txt from the libraries of this environment, for Python 3.11 to 3.13 (needs the package index)
 	@mkdir -p build

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.loops import Timed, Took, Work, prepare
-from harness.results import Report, options, spread
+from harness.results import Report, judged, options, spread
 from harness.xla_loops import Reading, ours, tutorial
 
 from payload.config import Config
@@ -76,9 +76,9 @@ def main() -> None:
     share = stamp_us / 1000 / statistics.median(ms[NO_CLOCK])
     report.notes += [
         f"Target: the stamped clock costs at most 1 %: {stamp_us:.1f} µs of processor time a lap, {100 * share:.2f} % of a "
-        f"step, {'met' if share <= 0.01 else 'MISSED'}. (The third column is too noisy to show it.)",
+        f"step, {judged(share <= 0.01)}. (The third column is too noisy to show it.)",
         f"Target: at least 1.8 × the tutorials' loop, which reads the loss at each step: {gain:.2f} ×, "
-        f"{'met' if gain >= 1.8 else 'MISSED'}. Of that, {reading:.2f} × is the reading alone: the same loop of ours with it.",
+        f"{judged(gain >= 1.8)}. Of that, {reading:.2f} × is the reading alone: the same loop of ours with it.",
         f"torch_xla on the CPU, one process; mlp, batch {BATCH}, {EXAMPLES // BATCH} steps an epoch; the fastest epoch of "
         f"{EPOCHS - 1} a round, without the first; the order changes.",
     ]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from harness.loops import Timed, Took, Work, eager, ours, prepare
-from harness.results import Report, options, spread
+from harness.results import Report, judged, options, spread
 
 from payload.backends.native import Cpu, Cuda, Native
 from payload.config import MODELS, Config
@@ -118,7 +118,7 @@ def main() -> None:
     }
     report.notes += [
         f"Target: ours at least {TARGET} × the tutorial loop: {against[plain]:.2f} ×, "
-        f"{'met' if against[plain] >= TARGET else 'MISSED'}; {against[ahead]:.2f} × the one that loads ahead.",
+        f"{judged(against[plain] >= TARGET)}; {against[ahead]:.2f} × the one that loads ahead.",
         f"Without the clock, a step takes {against[blind]:.3f} × as long.",
         f"{'Real images of MNIST' if asked.data else 'Drawn digits'}, {asked.examples:,}; batch {BATCH}; the fastest of "
         f"{EPOCHS} epochs a round, the order changes; one process; torch {torch.__version__}. Loss: that of the last epoch.",

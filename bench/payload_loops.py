@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.loops import Compiled, Took, Work, eager, prepare
-from harness.results import Report, options, spread
+from harness.results import Report, judged, options, spread
 from harness.xla_loops import official, ours, tutorial
 
 from payload.backends.native import Cpu
@@ -56,8 +56,8 @@ def main() -> None:
     apart = abs(losses[OURS] / losses[FIRST] - 1)
     behind = statistics.median(mine / best for mine, best in zip(ms[OURS], ms[CEILING[-1]], strict=True))
     report.notes += [
-        f"Target: ours at least {TARGET} × the tutorial loop: {gain:.2f} ×, {'met' if gain >= TARGET else 'MISSED'}; the same "
-        f"loss to 4 digits: they differ by {apart:.0e} of it, {'met' if apart < 5e-5 else 'MISSED'}.",
+        f"Target: ours at least {TARGET} × the tutorial loop: {gain:.2f} ×, {judged(gain >= TARGET)}; the same "
+        f"loss to 4 digits: they differ by {apart:.0e} of it, {judged(apart < 5e-5)}.",
         f"XLA's CPU code takes {behind:.1f} × as long as compiled PyTorch for the same work: it stands in for a TPU, and is "
         "not the way to train on a CPU (`backend: cpu` is).",
         f"{'Real images of MNIST' if arguments.data else 'Drawn digits'}; {STEPS} steps of {BATCH}, one process, all cores, "

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,13 +157,13 @@ class Cli:
         raise AssertionError(f"{what!r} never came: {process.stderr.read() if process.stderr else ''}")
 
 
-def kill_all(processes: list[psutil.Process]) -> None:
+def kill_all(processes: Collection[psutil.Process]) -> None:
     """SIGKILL for all of them at one moment: none gets the time to notice that another one is gone."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         signal_all(processes, number)
 
 
-def signal_all(processes: list[psutil.Process], number: int) -> None:
+def signal_all(processes: Collection[psutil.Process], number: int) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)

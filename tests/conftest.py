@@ -4,7 +4,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.programs_fixture import (  # noqa: E402
 )
 from tests.waiting import HANG_S  # noqa: E402
 
-FIXTURES = (
+FIXTURES: tuple[object, ...] = (
     browser,
     cli,
     clouds,
@@ -128,8 +128,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    report: pytest.TestReport = yield
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
     if report.failed:
         report.sections.append(("what is left of its world", evidence.of_test(getattr(item, "funcargs", {}))))
     return report

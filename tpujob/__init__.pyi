@@ -87,3 +87,5 @@ from orchestrator.report.spending import CloudCost as CloudCost
 from orchestrator.report.spending import CostReport as CostReport
 from orchestrator.report.spending import CostRow as CostRow
 from orchestrator.report.spending import OpenSlice as OpenSlice
+
+__all__: list[str]

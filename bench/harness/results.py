@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "RESULTS.md"
+MISSED = "MISSED"
 HEAD = """# Measurements
 
 Written by the scripts beside this file, each its own section; run one to measure again. Medians, with the lowest and the
@@ -31,6 +32,7 @@ def options(
     parser = argparse.ArgumentParser(description=description.splitlines()[0], parents=parents)
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each is measured (default: %(default)s)")
     parser.add_argument("--print-only", action="store_true", help="leave bench/RESULTS.md as it is")
+    parser.add_argument("--check", action="store_true", help="as --print-only; exit with 1 if a target is missed")
     if data:
         parser.add_argument("--data", type=Path, metavar="DIR", help="MNIST's IDX files (default: drawn digits)")
     return parser.parse_args()
@@ -40,9 +42,16 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}–{max(values):.{digits}f}]"
 
 
-def verdict(values: Sequence[float], target: float, unit: str = "s") -> str:
-    """Does the median keep to the target?"""
-    return f"≤ {target:g} {unit}: {'met' if statistics.median(values) <= target else 'MISSED'}"
+def verdict(values: Sequence[float], target: float, unit: str = "s", *, at_least: bool = False) -> str:
+    """Does the median keep to the target: at most, or at least, so much?"""
+    median = statistics.median(values)
+    kept = median >= target if at_least else median <= target
+    return f"{'≥' if at_least else '≤'} {target:g} {unit}: {judged(kept)}"
+
+
+def judged(kept: bool) -> str:
+    """The word for a target, which `--check` finds again in the section."""
+    return "met" if kept else MISSED
 
 
 @dataclass(slots=True)
@@ -68,8 +77,11 @@ class Report:
         model = f" --model {arguments.model}" if getattr(arguments, "model", None) else ""
         command = f"python bench/{self.script}{model} --rounds {arguments.rounds}{data}"
         section = f"## {self.script}: {self.title}\n\n{table}\n\n{notes}\n\n`{command}` · {machine}\n"
-        print(section)
-        if not arguments.print_only:
+        print(section, flush=True)
+        if getattr(arguments, "check", False):
+            if missed := section.count(MISSED):
+                raise SystemExit(f"{self.script}: targets missed: {missed}")
+        elif not arguments.print_only:
             page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else HEAD
             PAGE.write_text(with_section(page, self.script, section), encoding="utf-8")
 

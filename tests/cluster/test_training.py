@@ -18,7 +18,7 @@ NO_NETWORK = {"OMP_NUM_THREADS": "1", "https_proxy": "http://127.0.0.1:9", "no_p
 
 def mnist(cores: int) -> dict[str, Any]:
     """Return the job of the repository, on fewer images. `cores`: of a worker of an emulated slice; a pod has one."""
-    job: dict[str, Any] = yaml.safe_load((ROOT / "jobs" / "mnist-gke.yaml").read_text(encoding="utf-8"))
+    job: dict[Any, Any] = yaml.safe_load((ROOT / "jobs" / "mnist-gke.yaml").read_text(encoding="utf-8"))
     job["on"] = job.pop(True)  # YAML 1.1 takes the word for a truth value
     job["train"] |= {"fallback": "sample", "emulated": {"cores": cores, "examples": 768, "epochs": 1}}
     return {**job, "env": NO_NETWORK}

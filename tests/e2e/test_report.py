@@ -227,9 +227,9 @@ def test_compare_prints_text_markdown_and_csv_of_the_runs_in_the_order_they_are_
     for name, dt_s in (("slow", "0.4"), ("quick", "0.1")):
         text = f"name: {name}\non: local\ncode: ./code\nenv: {{DT: '{dt_s}'}}\ncommand: python3 write.py\n"
         assert ready("run", ready.job(text)).returncode == 0
-    text = ready("compare", "slow", "quick")
-    assert text.returncode == 0 and text.stdout.splitlines()[0].split()[-2:] == ["slow", "quick"]
-    assert re.search(r"^s / iteration \(mean ± σ\)\s+0\.600 ± 0\.231\s+0\.150 ± 0\.058$", text.stdout, re.MULTILINE)
+    said = ready("compare", "slow", "quick")
+    assert said.returncode == 0 and said.stdout.splitlines()[0].split()[-2:] == ["slow", "quick"]
+    assert re.search(r"^s / iteration \(mean ± σ\)\s+0\.600 ± 0\.231\s+0\.150 ± 0\.058$", said.stdout, re.MULTILINE)
     assert (
         "| s / epoch (mean ± σ) | 2.40 ± 0.00 | 0.600 ± 0.000 |"
         in ready("compare", "slow", "quick", "--markdown").stdout

@@ -66,7 +66,7 @@ def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Seen]:
     seen.page.on("console", lambda message: seen.said.append(message.text))
     seen.page.on("pageerror", lambda error: seen.said.append(str(error)))
     seen.page.on("request", lambda request: seen.asked.append(request.url))
-    seen.page.on("dialog", lambda dialog: (seen.said.append(dialog.message), dialog.dismiss()))
+    seen.page.on("dialog", lambda dialog: (seen.said.append(dialog.message), dialog.dismiss()))  # type: ignore[call-overload]
     seen.page.goto(path.as_uri())
     assert seen.asked.pop(0) == path.as_uri()
     seen.asked = [url for url in seen.asked if url != "data:,"]  # the icon: it is in the page

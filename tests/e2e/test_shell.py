@@ -310,7 +310,7 @@ def test_an_ssh_through_iap_outlives_cuts_of_its_tunnel_and_ends_with_its_relay(
     assert next(row["hits"] for row in tpujob.admin("GET", "faults")["faults"] if row["id"] == fault) >= 3
     process = tpujob.start("ssh", "mine", "--", "echo begun; sleep 1000")
     tpujob.until("begun", process)
-    (carrier,) = tpujob.local(relay.MODULE)
+    (carrier,) = tpujob.local(relay.__name__)
     carrier.kill()
     process.communicate()
     assert process.returncode == 255

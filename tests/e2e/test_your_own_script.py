@@ -166,7 +166,8 @@ def test_the_examples_of_other_frameworks_run_have_figures_and_resume(
     There is no index: what stands for its package there is the framework of this environment, on its CPU.
     """
     wheels = reader.directory / "wheels"
-    stand_in(wheels, *package.split("-"), pytest.importorskip(module), extra="tpu")
+    name, version = package.split("-")
+    stand_in(wheels, name, version, pytest.importorskip(module), extra="tpu")
     init, run = next(block.splitlines() for block in commands("JAX and Keras") if f"{example}.yaml" in block)
     reader.types(init)
     with (reader.directory / "jobs" / f"{example}.yaml").open("a") as job:

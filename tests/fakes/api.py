@@ -114,7 +114,7 @@ def stub_api(tls: ssl.SSLContext | None = None) -> Iterator[StubApi]:
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            reply = stub.reply(Request(self.command, self.path, headers, body))
+            reply = served.reply(Request(self.command, self.path, headers, body))
             if reply.hang_until is not None:
                 reply.hang_until.wait(HANG_S)
             data = reply.encoded()
@@ -139,11 +139,11 @@ def stub_api(tls: ssl.SSLContext | None = None) -> Iterator[StubApi]:
     server = Server(("127.0.0.1", 0), Answer)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    stub = StubApi(f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}")
+    served = StubApi(f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield stub
+        yield served
     finally:
         server.shutdown()
         server.server_close()

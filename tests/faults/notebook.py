@@ -52,7 +52,7 @@ def tell_log(event: tpujob.Event) -> None:
         print(event, file=sys.stderr, flush=True)
 
 
-def main(what: str, *jobs: str) -> None:
+def main(what: str, *jobs: Any) -> None:
     if what == "forks during its run":
         run(*jobs, on_event=forking_at(tpujob.LogLines))
     elif what == "forks during the create":

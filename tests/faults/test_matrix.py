@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -68,7 +69,7 @@ def playing(
         if item.path == request.path and hasattr(item, "callspec")
     ]
     # requests walks the environment for proxies, in threads of rows, while pytest changes a variable of it in this one.
-    without_proxies = patch("requests.sessions.get_environ_proxies", lambda *arguments, **options: {})
+    without_proxies: Any = patch("requests.sessions.get_environ_proxies", lambda *arguments, **options: {})
     with without_proxies, ThreadPoolExecutor(OPEN_AT_ONCE) as stages, ThreadPoolExecutor(1) as usher:
 
         def begin(row: Row) -> Future[None]:

@@ -234,7 +234,7 @@ class World(Cli):
         """Return when the first delete of a client arrived at the API."""
         return float(self.requests("nodes.delete", "client")[0]["at"])
 
-    def leases(self) -> list[dict[str, Any]]:
+    def leases(self) -> list[dict[str, Any]]:  # type: ignore[override]
         path = self.directory / "state" / "ledger.sqlite3"
         if not path.exists():
             return []
@@ -377,7 +377,7 @@ class World(Cli):
             assert len(beside) <= at_most, f"{len(beside)} slices billed at once: {beside}"
 
     def output(self) -> str:
-        return "\n".join(f"--- {command.process.args}\n{command.out}{command.err}" for command in self.commands)
+        return "\n".join(f"--- {command.process.args}\n{command.out}{command.err}" for command in self.commands)  # type: ignore[str-bytes-safe]
 
     def close(self) -> None:
         self.power_cut()

@@ -221,7 +221,8 @@ def _run(
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        _become(os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes), env)
+        (_, to_out), (_, to_err) = pipes
+        _become(os.open(os.devnull, os.O_RDONLY), to_out, to_err, env)
         code = 1
         try:
             tpu_launch.main(int(argv[3]))

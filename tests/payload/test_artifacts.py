@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -102,14 +102,21 @@ def test_an_empty_configuration_is_the_defaults() -> None:
 
 def test_every_key_can_be_given() -> None:
     assert parse(asdict(Config())) == Config()
-    given = {
+    given: dict[str, Any] = {
         "options": {"width": 3}, "dataset": "fashion-mnist", "data_dir": "data", "fallback": "synthetic",
         "cores": 1,
     }  # fmt: skip
-    numbers = {"lr": 1, "momentum": 0, "seed": 0, "image_size": 64, "examples": 100, "keep_checkpoints": 3}
-    others = {"eval": False, "checkpoint_every": "200 steps", "timing": "drained", "precision": "bf16"}
+    numbers: dict[str, Any] = {
+        "lr": 1,
+        "momentum": 0,
+        "seed": 0,
+        "image_size": 64,
+        "examples": 100,
+        "keep_checkpoints": 3,
+    }
+    others: dict[str, Any] = {"eval": False, "checkpoint_every": "200 steps", "timing": "drained", "precision": "bf16"}
     within = {"profile": {"start": 1, "steps": 3}, "emulated": {"cores": 2, "examples": None, "epochs": 1}}
-    parts = {"profile": ProfileConfig(start=1, steps=3), "emulated": EmulatedConfig(cores=2, epochs=1)}
+    parts: dict[str, Any] = {"profile": ProfileConfig(start=1, steps=3), "emulated": EmulatedConfig(cores=2, epochs=1)}
     assert parse({**given, **numbers, **others, **within}) == Config(**given, **numbers, **others, **parts)
 
 

@@ -44,7 +44,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_epoch_is_drained_and_its_compiling_steps_are_kept_apart() -> None:
-    device, printed = Device(), []
+    device = Device()
+    printed: list[str] = []
     clock = clock_for(device, say=printed.append)
     clock.begin_epoch()
     for step in range(1, 11):
@@ -136,7 +137,8 @@ def test_a_progress_line_is_due_once_in_each_period() -> None:
 
 
 def test_no_progress_line_comes_before_the_compile_line() -> None:
-    device, printed = Device(), []
+    device = Device()
+    printed: list[str] = []
     clock = clock_for(device, say=printed.append)
     clock.begin_epoch()
     device.send(dispatch_s=1.0, busy_s=0.0, compile_s=60.0)

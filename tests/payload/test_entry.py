@@ -63,7 +63,7 @@ def test_the_hosts_of_an_emulated_slice_share_the_cores_of_the_one_machine_that_
     tmp_path: Path, port: int
 ) -> None:
     (tmp_path / "mine.py").write_text(THREADS)
-    where = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+    where: dict[str, Any] = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
     config = {"entry": "mine:main", "cores": 2}
     hosts = [
         start(tmp_path / n, config, "--backend", "cpu", code=tmp_path, first=twelve_cores, TPUJOB_WORKER=n, **where)

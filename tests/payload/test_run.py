@@ -133,7 +133,7 @@ def test_one_and_two_processes_have_the_same_loss_curve(tmp_path: Path, data: Pa
 
 
 def test_two_hosts_train_together_and_each_lists_its_own_artifacts(tmp_path: Path, data: Path, port: int) -> None:
-    place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+    place: dict[str, Any] = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
     config = {**SMALL, "epochs": 1}
     hosts = [
         start(tmp_path / worker, config, "--backend", "cpu", data=data, TPUJOB_WORKER=worker, **place)
@@ -263,7 +263,7 @@ def power_cut(at: int, *, writing: bool = False) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         real_fsync(descriptor)
 
-    TrainingRun.checkpoint, os.fsync = checkpoint, fsync  # type: ignore[method-assign]
+    TrainingRun.checkpoint, os.fsync = checkpoint, fsync  # type: ignore[method-assign, assignment]
 
 
 def dies(directory: Path, config: dict[str, Any], backend: str, data: Path, at: int, *, writing: bool = False) -> Run:
@@ -368,7 +368,7 @@ def test_the_scale_of_the_loss_is_resumed_too(tmp_path: Path, data: Path) -> Non
 def test_a_slice_of_two_hosts_resumes_from_the_checkpoint_of_the_first(tmp_path: Path, data: Path, port: int) -> None:
     def slice_of_two(name: str, first: Callable[[], object] | None = None) -> list[Run]:
         """Both hosts, each with its own directory; `first` befalls worker 0's process."""
-        place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+        place: dict[str, Any] = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
         hosts = [
             start(
                 tmp_path / f"{name}{worker}", SMALL_MLP, "--backend", "cpu", data=data,

@@ -241,8 +241,8 @@ def test_in_a_directory_that_was_deleted_what_needs_it_is_refused_and_the_rest_w
     gone, job = "mkdir gone && cd gone && rmdir ../gone", str(tpujob.directory / tpujob.job(ON_A_SLICE))
     refused = f"run --zone us-central1-a -- ls; run {job}; submit {job}; report x; init --example mnist; init; plan x"
     with tpujob.promising_nothing():
-        for words in map(str.split, refused.split(";")):
-            assert_refused(within(tpujob, gone, *words), GONE)
+        for line in refused.split(";"):
+            assert_refused(within(tpujob, gone, *line.split()), GONE)
     for words in (UP, ("status",), ("list",), ("down", "bob"), ("gc", "--local")):
         assert within(tpujob, gone, *words).returncode == 0
     assert (tpujob.lived(), tpujob.alive()) == (1, [])

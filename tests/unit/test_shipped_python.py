@@ -25,7 +25,15 @@ TORCH = {"numpy", "torch", "torch_xla", "torch_tpu"}
 def vermin(target: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     """As `make lint` calls it. 0: nothing in these files needs a newer Python."""
     pytest.importorskip("vermin", reason="needs vermin (the `test` extra)")
-    argv = [sys.executable, "-c", "import vermin; vermin.main()", f"-t={target}-", "--violations", "--no-tips", *paths]
+    argv: list[str | Path] = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        f"-t={target}-",
+        "--violations",
+        "--no-tips",
+        *paths,
+    ]
     return subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 

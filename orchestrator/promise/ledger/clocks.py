@@ -73,6 +73,19 @@ class Anchors(Protocol):
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor: ...
 
 
+class HostClock(Protocol):
+    """The clocks of a machine."""
+
+    def boot_id(self) -> str:
+        """Return which start of the machine this is."""
+
+    def boot_s(self) -> float:
+        """Return the seconds since that start."""
+
+    def wall(self) -> float:
+        """Return what the machine takes for unix seconds."""
+
+
 class ThisHostClock:
     """The clocks of this machine."""
 
@@ -88,7 +101,7 @@ class ThisHostClock:
 class Clocks:
     """One for each `Ledger`. All times are unix seconds of the ledger's time (`promise.ledger.clocks`)."""
 
-    def __init__(self, anchors: Anchors, host: ThisHostClock | None = None) -> None:
+    def __init__(self, anchors: Anchors, host: HostClock | None = None) -> None:
         self._anchors, self._host = anchors, host or ThisHostClock()
         self._known: dict[str, Anchor] = {}
 

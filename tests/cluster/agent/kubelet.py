@@ -145,7 +145,7 @@ class Kubelet:
             grace_s = spec.get("terminationGracePeriodSeconds", 30)
             asyncio.get_running_loop().call_later(limit_s, running.end, Verdict(grace_s, *DEADLINE))
         preparing = asyncio.ensure_future(self._prepare(running))
-        await asyncio.wait([preparing, running.verdict], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({preparing, running.verdict}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
         if running.verdict.done():
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
@@ -158,7 +158,7 @@ class Kubelet:
         started = timestamp()
         await self._say(running, "Running", {"running": {"startedAt": started}}, ready=True)
         exited = asyncio.ensure_future(sandbox.exit_code(running.process, container))
-        await asyncio.wait([exited, running.verdict], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({exited, running.verdict}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
         verdict = None if exited.done() else running.verdict.result()
         if verdict is not None:
             await self._stop(running, verdict.grace_s, exited)

@@ -339,7 +339,7 @@ def test_each_way_of_provisioning_is_understood(tpu_api: TpuApi, quick: Emulator
     plain = wanted()
     path = f"/v2alpha1/projects/emulated/locations/{QUIET_ZONE}/queuedResources/{plain.name.node}"
     assert plain.queue is not None
-    ways = {
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
         "spot": (replace(plain, spot=True), {"spot": {}}),
         "reserved": (
             replace(plain, reserved=True),

@@ -520,7 +520,11 @@ def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> 
     stub.answers(StubReply(200, OPERATION, hang_until=release))
     impatient = TpuApi(stub.url, emulator_credentials("t"), emulated=True, timeout_s=0.05, create_timeout_s=0.05)
     own = (impatient.get, impatient.delete, impatient.start, impatient.stop, impatient.workers)
-    calls = [(impatient.create, REQUEST), *((call, NAME) for call in own), (impatient.operation, OPERATION["name"])]
+    calls: list[tuple[Any, ...]] = [
+        (impatient.create, REQUEST),
+        *((call, NAME) for call in own),
+        (impatient.operation, OPERATION["name"]),
+    ]
     calls += [(call, NAME.project, NAME.zone) for call in (impatient.list, impatient.operations)]
     try:
         for call, *given in calls:

@@ -172,8 +172,8 @@ def test_a_newer_ledger_is_read_and_nothing_new_is_promised(tpujob: Tpujob, fill
         assert said.returncode == 0 and "newer tpujob, 9.9.9" in said.stderr, said.text
     assert "alice\t" in tpujob("status").stdout and "hello\tsucceeded" in tpujob("list").stdout
     with tpujob.creating_nothing():
-        for words in (("run", "job.yaml"), ("submit", "job.yaml"), ("up", "bob", "--zone", ZONE)):
-            said = tpujob(*words)
+        for line in ("run job.yaml", "submit job.yaml", f"up bob --zone {ZONE}"):
+            said = tpujob(*line.split())
             assert said.returncode == 64 and "hint: install tpujob 9.9.9" in said.stderr, said.text
     said = tpujob("doctor", "--json", env={"XDG_RUNTIME_DIR": ""})
     checks = {each["name"]: each for each in json.loads(said.stdout)["checks"]}

@@ -368,7 +368,7 @@ def test_the_schedules_leave_gc_its_time() -> None:
     (create,) = [words for words in shell_commands() if words[:4] == ["gcloud", "run", "jobs", "create"]]
     (timeout,) = [word.partition("=")[2] for word in create if word.startswith("--task-timeout=")]
     assert parse_duration(timeout) > DEADLINE_S
-    triggers = workflow()[True]  # YAML 1.1 reads the key `on` as a truth value, and GitHub does not
+    triggers = dict[Any, Any](workflow())[True]  # YAML 1.1 reads the key `on` as a truth value, and GitHub does not
     schedules = [triggers["schedule"][0]["cron"], cron_job()["spec"]["schedule"]]
     schedules += [
         word.partition("=")[2] for words in shell_commands() for word in words if word.startswith("--schedule=")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -337,7 +338,12 @@ def test_a_worker_without_an_internal_address_says_so(one: Slice) -> None:
 def test_workers_that_cannot_be_reached_are_named_with_the_way_its_likely_cause_and_the_doctor(
     one: Slice, relayed: Relayed, way: str, told: str, cause: str
 ) -> None:
-    ways = {"external": Direct(), "internal": Direct(internal=True), "command": Piped("false", USER), "relay": relayed}
+    ways: dict[str, Any] = {
+        "external": Direct(),
+        "internal": Direct(internal=True),
+        "command": Piped("false", USER),
+        "relay": relayed,
+    }
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]

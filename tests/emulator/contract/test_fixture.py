@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -68,7 +69,8 @@ def test_a_caller_without_token_or_header_and_a_web_page_get_nothing(
     assert "UNAUTHENTICATED" in done.stdout, done.stderr
     token = f"{shared_emulator.url}/computeMetadata/v1/instance/service-accounts/default/token"
     page = {"Metadata-Flavor": "Google", "Origin": "http://127.0.0.1"}
-    for headers in ({"Accept": "*/*"}, page, {"Metadata-Flavor": "Google", "Host": "evil.example"}):
+    callers: list[dict[str, Any]] = [{"Accept": "*/*"}, page, {"Metadata-Flavor": "Google", "Host": "evil.example"}]
+    for headers in callers:
         status, text, _ = fetch(token, **headers)
         assert status == 403 and shared_emulator.token not in text
 

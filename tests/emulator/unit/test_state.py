@@ -70,7 +70,7 @@ def test_a_start_waits_for_the_end_of_the_last_daemon_and_starts_another(
         control.ensure_running(stopping)
 
 
-SPOT = {"schedulingConfig": {"spot": True}}
+SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
 
 
 def reopened(store: Store) -> Store:
@@ -240,7 +240,7 @@ def store(tmp_path: Path) -> CountingStore:
 
 
 def publish_all(store: CountingStore) -> None:
-    driver = Driver(CloudState("key"), store, time.time)
+    driver = Driver(CloudState("key"), store, time.time)  # type: ignore[arg-type]
 
     async def publish() -> None:
         store.changes += 1
@@ -262,7 +262,7 @@ def test_what_many_workers_publish_at_once_is_written_once(store: CountingStore)
 
 
 def test_it_starts_whatever_tree_a_job_left(store: CountingStore) -> None:
-    driver = Driver(CloudState("key"), store, time.time)
+    driver = Driver(CloudState("key"), store, time.time)  # type: ignore[arg-type]
     deep = driver.vms / "one.deleted" / "/".join("d" * 400)
     deep.mkdir(parents=True)
     with calls_of_depth(300):

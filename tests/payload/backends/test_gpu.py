@@ -223,13 +223,13 @@ def on_a_host_with(
     data: Path,
     coords: str = "0,0,0",
     then: Callable[[], object] | None = None,
-    **environ: str,
+    **environ: Any,
 ) -> Command:
     """The stand-in is installed there; its calls are in `notes`. `then` befalls the processes."""
     package = directory / "fake" / "torch_tpu"
     package.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(__file__).with_name("torch_tpu_stand_in.py"), package / "__init__.py")
-    stand_in = {
+    stand_in: dict[str, Any] = {
         "PYTHONPATH": f"{directory / 'fake'}{os.pathsep}{ROOT}",
         "NOTES": str(directory / "notes"),
         **{"STAND_IN_TPU": tpu, "STAND_IN_CHIPS": str(chips), "STAND_IN_COORDS": coords},
@@ -279,7 +279,7 @@ SLICE = {"TPUJOB_WORKERS": "3", "TPUJOB_HOSTS": "127.0.0.1,host1,host2", "TPUJOB
 def test_hosts_meet_at_the_first_and_are_numbered_by_the_places_of_their_chips(
     tmp_path: Path, data: Path, port: int
 ) -> None:
-    meeting = {**SLICE, "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+    meeting: dict[str, Any] = {**SLICE, "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
     places = ("0,0,0", "0,2,0", "0,1,0")  # the last two are wired the other way round
     hosts = [
         on_a_host_with(
@@ -302,7 +302,7 @@ def test_hosts_meet_at_the_first_and_are_numbered_by_the_places_of_their_chips(
 def test_a_worker_that_gets_no_node_or_not_that_of_the_meeting_point_is_one_line(
     tmp_path: Path, data: Path, port: int, worker: str, given: dict[str, str], words: str
 ) -> None:
-    meeting = {**SLICE, **given, "TPUJOB_WORKER": worker, "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+    meeting: dict[str, Any] = {**SLICE, **given, "TPUJOB_WORKER": worker, "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
     run = on_a_host_with(tmp_path, "v4", 1, {"batch_size": 48}, data, "0,1,0", **meeting).end()
     assert run.code == 6 and run.stderr.count("\n") == 1
     assert words in run.stderr

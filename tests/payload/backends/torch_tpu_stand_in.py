@@ -9,7 +9,9 @@ of its names is written to the file NOTES.
 
 import os
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,12 +24,12 @@ CHIPS_PER_HOST = (1, 1, 1)
 WHERE = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
-def note(name, *args):
+def note(name: str, *args: object) -> None:
     with Path(os.environ["NOTES"]).open("a") as file:
         file.write(f"{name} {args}\n")
 
 
-def topology_of_this_host(count=None):
+def topology_of_this_host(count: int | None = None) -> str:
     chips = int(os.environ["STAND_IN_CHIPS"])
     found = TOPOLOGIES[os.environ["STAND_IN_TPU"]].get(chips if count is None else count)
     if found is None:
@@ -35,7 +37,7 @@ def topology_of_this_host(count=None):
     return found
 
 
-def set_tpu_launch_env(*, nnodes=None, nproc_per_node=None):
+def set_tpu_launch_env(*, nnodes: int | None = None, nproc_per_node: int | None = None) -> None:
     note("set_tpu_launch_env", nproc_per_node)
     assert "RANK" not in os.environ, "in the parent, before any process starts"
     hosts = [host for host in os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",") if host]
@@ -57,7 +59,7 @@ def set_tpu_launch_env(*, nnodes=None, nproc_per_node=None):
     os.environ.setdefault("TORCH_TPU_TOPOLOGY", topology_of_this_host())
 
 
-def node_rank(topology, index):
+def node_rank(topology: str | None, index: str | None) -> int:
     """By the place of this host's chips in the slice."""
     if not topology:
         return int(index)
@@ -69,7 +71,7 @@ def node_rank(topology, index):
     return hosts.index(mine) if mine in hosts else int(index)
 
 
-def make_group(store, rank, size, timeout):
+def make_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
     note("tpu_dist", rank, size)
     missing = [name for name in WHERE if name not in os.environ]
     if missing:
@@ -90,11 +92,11 @@ def make_group(store, rank, size, timeout):
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
-def of_a_proven_type(name):
+def of_a_proven_type(name: str) -> Callable[..., Any]:
     """Raise for other types: their reductions between TPUs are not known to work."""
     real = getattr(dist, name)
 
-    def collective(values, *args, **kwargs):
+    def collective(values: Any, *args: Any, **kwargs: Any) -> Any:
         if values.dtype != torch.float32:
             raise TypeError(f"{name} of {values.dtype}")
         return real(values, *args, **kwargs)
@@ -102,13 +104,13 @@ def of_a_proven_type(name):
     return collective
 
 
-def set_device_index(index):
+def set_device_index(index: Any) -> None:
     note("set_device_index", index)
     if int(index) != 0:
         raise ValueError(f"Cannot set TPU device to index {index}, current process is bound to device index 0.")
 
 
-def current_accelerator():
+def current_accelerator() -> torch.device:
     note("current_accelerator")
     return torch.device("cpu")
 

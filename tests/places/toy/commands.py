@@ -72,7 +72,7 @@ def command(directory: Path, place: Place, verb: str) -> int:
         FileLocks(directory / "locks"),
         report,
         None,
-        lambda: ToyCloud(place),
+        lambda: ToyCloud(place),  # type: ignore[arg-type, return-value]
         Reach(place),  # type: ignore[arg-type]
         TRAITS.reached,
     )
@@ -120,7 +120,7 @@ async def _work(
             id=lease_id, handle="played", purpose=Purpose.RUN, cloud="toy", name=name, accelerator_type="cell",
             runtime_version="", spot=False, owner=OWNER, deadline=now + job["life_s"], created_at=now, run=run_id,
         )  # fmt: skip
-        drafts = (Draft(asked, SliceRequest(name, "cell", "", manifests=(job,))),)
+        drafts = (Draft(asked, SliceRequest(name, "cell", "", manifests=(job,))),)  # type: ignore[assignment]
     output = JobOutput(Path(run.directory), reporter, anew=lease is not None)
     phases = tuple(Phase(each, STATES[each]) for each in ("setup", "main") if each == "main" or job["setup"])
     to_run = JobRun(

@@ -136,7 +136,7 @@ class Bench(World):
             ended.append(process)
             self.timeline.stop()
 
-        self.laptop.run(name, self._watched(program, between, signalled_at), on_exit=end)
+        self.laptop.run(name, self._watched(program, between, signalled_at), on_exit=end)  # type: ignore[arg-type]
         self._until(lambda: bool(ended))
         if ended[0].killed:
             raise Crash

@@ -6,6 +6,7 @@ facts are those that `tests/cluster` shows of the real controllers.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -86,7 +87,7 @@ class Cluster:
         kind, _ = _parts(path)
         return Rows(tuple(self._rows(kind, labels)), float(int(self.timeline.now)))
 
-    def _rows(self, kind: str, selector: str) -> list[dict[str, Any]]:
+    def _rows(self, kind: str, selector: str) -> builtins.list[dict[str, Any]]:
         key, _, value = selector.partition("=")
         if kind == "namespaces":
             return [{"metadata": {"name": NAMESPACE}}]
@@ -120,7 +121,7 @@ class Cluster:
             return self._new_jobset(body).as_json([])
         made = Owned(self._uid(), kind, body, self.timeline.now)
         self.owned.append(made)
-        self.world.oracle.made(kind, made.name, made.lease_id)
+        self.world.judge.made(kind, made.name, made.lease_id)
         if made.owner and not any(each.exists and each.uid == made.owner for each in self.sets):
             self.act(self.plan.collects_s + 30.0, self._remove_owned, made)
         return made.as_json()
@@ -132,11 +133,11 @@ class Cluster:
         if jobset is not None:
             if uid and uid != jobset.uid:
                 raise WrongState(f"the UID in the precondition ({uid}) does not match that of the object")
-            self.world.oracle.delete_arrived(jobset, caller, process)
+            self.world.judge.delete_arrived(jobset, caller, process)
             self.delete_jobset(jobset, "Foreground" if foreground else "Background")
             return
         if owned is not None:
-            self.world.oracle.deletes_owned(owned, caller)
+            self.world.judge.deletes_owned(owned, caller)
             self.act(SETTLE_S, self._remove_owned, owned)
             return
         for each in self.sets:
@@ -154,7 +155,7 @@ class Cluster:
     def _new_jobset(self, body: Mapping[str, Any]) -> JobSet:
         made = JobSet(self._uid(), body, self.timeline.now, suspended=bool(body["spec"].get("suspend")))
         self.sets.append(made)
-        self.world.oracle.jobset_created(made)
+        self.world.judge.jobset_created(made)
         if not made.queued:
             self.act(SETTLE_S, self._run, made)
         elif self.plan.admitted_after is not None:
@@ -174,14 +175,14 @@ class Cluster:
         if jobset.epoch == epoch and not jobset.finished and jobset.exists and not jobset.suspended:
             self.world.log(f"Kueue suspends {jobset.name} for good: its time is over")
             jobset.deactivated = True
-            self.world.oracle.at_limit(jobset)
+            self.world.judge.at_limit(jobset)
             self._suspend(jobset)
 
     def evict(self, jobset: JobSet, again_s: float | None) -> None:
         if jobset.exists and not jobset.finished and not jobset.suspended and jobset.queued and not jobset.failing:
             self.world.log(f"Kueue sends {jobset.name} back to its queue")
             jobset.last_words = "preempted by a workload of higher priority"
-            self.world.oracle.lost(jobset, "it was sent back to its queue")
+            self.world.judge.lost(jobset, "it was sent back to its queue")
             self._suspend(jobset)
             if again_s is not None:
                 self.act(again_s, self._admit, jobset)
@@ -216,7 +217,7 @@ class Cluster:
             and jobset.has_jobs
         ):
             self.world.log(f"the time of the Jobs of {jobset.name} is over")
-            self.world.oracle.at_limit(jobset)
+            self.world.judge.at_limit(jobset)
             self._fail(jobset, LATE)
 
     def _fail(self, jobset: JobSet, reason: str) -> None:
@@ -256,7 +257,7 @@ class Cluster:
             self._finished(jobset)
 
     def _finished(self, jobset: JobSet) -> None:
-        self.world.oracle.changed(jobset)
+        self.world.judge.changed(jobset)
         ttl = jobset.body["spec"].get("ttlSecondsAfterFinished")
         if ttl is not None:
             self.act(float(ttl), self.delete_jobset, jobset, "Foreground")
@@ -266,7 +267,7 @@ class Cluster:
             return
         jobset.deleting_at = self.timeline.now
         self.world.log(f"{jobset.name} is being deleted")
-        self.world.oracle.changed(jobset)
+        self.world.judge.changed(jobset)
         if how == "Background" and self._finalizers() == []:
             self._remove_jobset(jobset, orphans=True)
         self.act(self.plan.collects_s, self._end_jobs, jobset)
@@ -278,14 +279,14 @@ class Cluster:
             jobset.has_jobs = False
         self._look(jobset)
 
-    def _finalizers(self) -> list[str]:
+    def _finalizers(self) -> builtins.list[str]:
         until = self.plan.finalizer_until
         held = until is not None and self.timeline.now < self.world.faults.begun_at + until
         return ["example.com/slow"] if held else []
 
     def _remove_jobset(self, jobset: JobSet, *, orphans: bool = False) -> None:
         if not jobset.exists:
-            self.world.oracle.changed(jobset)
+            self.world.judge.changed(jobset)
             return
         if self._finalizers():
             self.act(1.0, self._look, jobset)
@@ -295,12 +296,12 @@ class Cluster:
         for each in self.owned:
             if each.owner == jobset.uid:
                 self.act(self.plan.collects_s, self._remove_owned, each)
-        self.world.oracle.changed(jobset)
+        self.world.judge.changed(jobset)
 
     def _remove_owned(self, owned: Owned) -> None:
         if owned in self.owned:
             self.owned.remove(owned)
-            self.world.oracle.removed()
+            self.world.judge.removed()
 
     # -- pods ----------------------------------------------------------------------------------------------------------
 
@@ -308,13 +309,13 @@ class Cluster:
         if pod.gone or pod.deleting_at is not None:
             return
         pod.node, pod.scheduled_at = f"node-{pod.worker}", self.timeline.now
-        self.world.oracle.scheduled(jobset)
+        self.world.judge.scheduled(jobset)
         limit = jobset.job["template"]["spec"].get("activeDeadlineSeconds")
         if limit is not None:
             self.timeline.after(float(limit), self._pod_is_late, jobset, pod)
         if self.plan.no_image:
             pod.no_image = True
-            self.world.oracle.lost(jobset, "its image does not exist")
+            self.world.judge.lost(jobset, "its image does not exist")
         else:
             self.act(self.plan.pull_s, self._start, jobset, pod)
 
@@ -331,7 +332,7 @@ class Cluster:
             self.timeline.after(job.max_s, self._end, jobset, pod, 124, "deadline")
         if len(of_run) == jobset.slices * jobset.hosts and all(each.started_at is not None for each in of_run):
             jobset.running_at = self.timeline.now
-            self.world.oracle.running(jobset)
+            self.world.judge.running(jobset)
             if not self.plan.hangs:
                 for each in of_run:
                     rc = job.rc if each.worker == job.fails_on else 0
@@ -341,7 +342,7 @@ class Cluster:
     def _pod_is_late(self, jobset: JobSet, pod: Pod) -> None:
         """The kubelet ends a pod at its own deadline, and takes as long as the pod needs."""
         if not pod.gone and pod.ended_at is None:
-            self.world.oracle.at_limit(jobset)
+            self.world.judge.at_limit(jobset)
             self.timeline.after(min(self.plan.pod_stop_s, GRACE_S), self._end, jobset, pod, 137, "stopped", LATE)
 
     def _end(self, jobset: JobSet, pod: Pod, rc: int, note: str, reason: str = "") -> None:
@@ -349,10 +350,10 @@ class Cluster:
         if pod.gone or pod.ended_at is not None or pod.node_lost or (pod.deleting_at is not None and note != "stopped"):
             return
         if note == "deadline":
-            self.world.oracle.at_limit(jobset)
+            self.world.judge.at_limit(jobset)
         pod.ended_at, pod.rc, pod.note, pod.reason = self.timeline.now, rc, note, reason
         self.ended_well[jobset.uid, pod.worker] = rc == 0
-        self.world.oracle.pod_ended(jobset, pod)
+        self.world.judge.pod_ended(jobset, pod)
         if self.plan.nodes_gone_s is not None:
             self.act(self.plan.nodes_gone_s, self._remove_pod, jobset, pod)
         self.act(SETTLE_S, self._look, jobset)
@@ -376,12 +377,12 @@ class Cluster:
             return
         pod.gone = True
         if pod.scheduled_at is not None and pod.ended_at is None and not pod.node_lost:
-            self.world.oracle.pod_ended(jobset, pod)
+            self.world.judge.pod_ended(jobset, pod)
         jobset.pods.remove(pod)
         finished = jobset.finished
         if not finished or jobset.deleting_at is not None:
             self._look(jobset)
-        self.world.oracle.changed(jobset)
+        self.world.judge.changed(jobset)
 
     def take(self, worker: int, how: str) -> None:
         """Take away a pod that runs."""
@@ -393,10 +394,10 @@ class Cluster:
                     continue
                 self.world.log(f"{pod.name} is taken away: {how}")
                 known_s = min(TOLERATED_S, self.plan.node_removed_s) if how == "lost" else 0.0
-                self.world.oracle.lost(jobset, f"a pod was taken away ({how})", known_s)
+                self.world.judge.lost(jobset, f"a pod was taken away ({how})", known_s)
                 if how == "lost":
                     pod.node_lost, lost_at = True, self.timeline.now
-                    self.world.oracle.pod_ended(jobset, pod)
+                    self.world.judge.pod_ended(jobset, pod)
                     self._lost_at[pod.uid] = lost_at
                     self.act(TOLERATED_S, self._taint, jobset, pod)
                     self.act(self.plan.node_removed_s, self._remove_pod, jobset, pod)

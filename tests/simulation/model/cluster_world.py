@@ -202,7 +202,7 @@ class Question(Replayed, KubeApi):
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
-    def _send(self, question: CallNeeded) -> None:
+    def _send(self, question: CallNeeded) -> None:  # type: ignore[override]
         process, world = self.process, self.cluster.world
         kind = question.request["path"].rpartition("/")[2] if question.call == "post" else ""
         outcome = world.faults.outcome_of_call(f"cluster.{question.call}", "client", process.machine.edge, process)

@@ -310,7 +310,7 @@ class SimProgress:
 class SimCollection:
     """A collection that takes some seconds of an open connection. Without room on the disk the results stay on the slice."""
 
-    def __init__(self, fleet: SimFleet) -> None:
+    def __init__(self, fleet: Any) -> None:
         self.fleet, self.world = fleet, fleet.world
         self.left_s = self.world.collect_s
         self.seen_at = self.moved_at = self.world.timeline.now

@@ -82,7 +82,7 @@ class World:
     def __init__(
         self,
         seed: int,
-        workload: Callable[[World], None],
+        workload: Callable[[World], object],
         plan: FaultPlan,
         *,
         layers: Layers | None = None,
@@ -95,7 +95,8 @@ class World:
         self.timeline = Timeline()
         self.timings: Timings = emulated(speed)
         self.capabilities = Capabilities(10.0 + TRAVEL_S, settles_within_s=60.0, timings=self.timings)
-        self.workers, self.zones = 1, ZONES
+        self.workers = 1
+        self.zones: tuple[str, ...] = ZONES
         self.slices = 1  # slices that one command asks for at once
         self.queues = False  # whether any slice is queued
         self.boot_s, self.collect_s = 2.0, 1.0
@@ -179,7 +180,7 @@ class World:
             self.timeline.after(first_s, run_gc_elsewhere, self, self.gc_every_s)
         return self.laptop
 
-    def at(self, when: float, act: Callable[..., None], *args: Any) -> None:
+    def at(self, when: float, act: Callable[..., object], *args: Any) -> None:
         self.scheduled += 1
 
         def happen() -> None:

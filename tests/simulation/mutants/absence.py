@@ -38,9 +38,9 @@ def command_only() -> Plays:
     for at in (0.5, 2.0, 4.0, 8.0, 12.0):
         failing = [cloud_fault("operation_fails", "nodes.delete")]
         yield f"Ctrl-C twice at {at} s", one(RUN, layers=NO_LAYER, signals=[at, at + 0.3], delete_effects=failing)
-        slow = {"rates": {"e503": 0.5}, "rates_until": 60.0, "signals": [at]}
+        slow: dict[str, Any] = {"rates": {"e503": 0.5}, "rates_until": 60.0, "signals": [at]}
         yield f"Ctrl-C at {at} s, the API stutters", one(RUN, layers=NO_LAYER, **slow)
-        gone = {"forbidden": {"laptop-api": [(at, at + 60.0)]}, "signals": [at + 0.5]}
+        gone: dict[str, Any] = {"forbidden": {"laptop-api": [(at, at + 60.0)]}, "signals": [at + 0.5]}
         yield f"no permission from {at} s on", one(RUN, layers=NO_LAYER, **gone)
 
 
@@ -50,7 +50,7 @@ def create_seen_late() -> Plays:
     for down_at in (3.0, 4.0, 5.0, 6.0, 7.0):
         workload = replace(RUN, down_at=down_at)
         yield f"down at {down_at} s", one(workload, layers=NO_LAYER, create_effects=late)
-        crash = {"crashes": [(None, down_at, "cli")], "command_after_s": 0.5}
+        crash: dict[str, Any] = {"crashes": [(None, down_at, "cli")], "command_after_s": 0.5}
         yield f"killed at {down_at} s", one(RUN, layers=NO_LAYER, create_effects=late, **crash)
 
 
@@ -75,7 +75,7 @@ def create_operation_unlisted() -> Plays:
     unlisted = [("operations.list", (0.0, 30.0), cloud_fault("unreachable", "operations.list"))]
     hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
     for tenth in range(2, 6):
-        rest = {"lost_creates": 9, "signals": [tenth / 10], "spoiled": unlisted, **hidden}
+        rest: dict[str, Any] = {"lost_creates": 9, "signals": [tenth / 10], "spoiled": unlisted, **hidden}
         yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NO_LAYER, **rest)
 
 
@@ -84,7 +84,7 @@ def create_with_unknown_verb() -> Plays:
     """The list of operations is complete, and the verb of the create is unknown."""
     hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
     for tenth in range(2, 6):
-        rest = {"lost_creates": 9, "signals": [tenth / 10], "create_verb": "provision", **hidden}
+        rest: dict[str, Any] = {"lost_creates": 9, "signals": [tenth / 10], "create_verb": "provision", **hidden}
         yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NO_LAYER, **rest)
 
 
@@ -94,7 +94,7 @@ def create_lands_between_replies() -> Plays:
     stale = [("nodes.list", (5.0, 60.0), cloud_fault("stale_list", "nodes.list", seconds=20.0))]
     for late_s in (9.0, 11.0, 13.0, 14.0):
         late = [cloud_fault("late", "nodes.create", seconds=late_s)] * 9
-        rest = {"create_effects": late, "spoiled": stale, "slow_replies": {"operations.list": 4.0}}
+        rest: dict[str, Any] = {"create_effects": late, "spoiled": stale, "slow_replies": {"operations.list": 4.0}}
         yield f"{late_s} s late", one(RUN, layers=NO_LAYER, signals=[0.4], **rest)
 
 

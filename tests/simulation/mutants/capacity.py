@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from orchestrator.errors import CloudError, CloudUnavailable
 from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.vms import stay
@@ -14,7 +15,7 @@ from orchestrator.promise.effects.base import Now, ReadLease, Record
 from orchestrator.promise.effects.cloud import GrantLogin
 from orchestrator.promise.lease import absence, access, claim_labels
 from orchestrator.promise.lease.access import AccessWish, Route, Via
-from orchestrator.promise.lease.lease import Lease, LoginGranted, Mode, Purpose
+from orchestrator.promise.lease.lease import Lease, LoginGranted, LoginRefused, Mode, Purpose
 from orchestrator.promise.obtain import acquire, candidate_search
 from orchestrator.run import finish, restart
 from orchestrator.run import program as run
@@ -66,7 +67,11 @@ def killed_in_a_race() -> Plays:
     """The deletes of one request fail for a while; the others must not wait for it."""
     full = [(zone, 0.0, 90.0) for zone in RACE_ZONES]
     for at in (2.0, 4.0):
-        rest = {"request_delete_effects": _failing("stuck", 1, 100.0), "crashes": [(None, at, "cli")], "full": full}
+        rest: dict[str, Any] = {
+            "request_delete_effects": _failing("stuck", 1, 100.0),
+            "crashes": [(None, at, "cli")],
+            "full": full,
+        }
         yield f"killed at {at} s", one(RACE, layers=GUARDIAN_ONLY, **rest)
 
 
@@ -87,7 +92,7 @@ def waiting_in_queue() -> Plays:
     full = [(ZONES[0], 0.0, 30.0)]
     yield "until there is capacity", one(QUEUED, layers=NO_LAYER, full=full)
     yield "Ctrl-C", one(QUEUED, layers=NO_LAYER, full=full, signals=[10.0])
-    deaf = {"signals": [10.0], "request_delete_effects": _failing("operation_fails", 1)}
+    deaf: dict[str, Any] = {"signals": [10.0], "request_delete_effects": _failing("operation_fails", 1)}
     yield "Ctrl-C, and the delete fails", one(QUEUED, layers=NO_LAYER, full=full, **deaf)
 
 
@@ -129,7 +134,7 @@ def up_and_machine_die() -> Plays:
 def dies_before_held() -> Plays:
     workload = Workload("up", hold_s=60.0, gc_every_s=20.0, candidates=Candidates(ZONES[:1], 1, 120.0))
     for step in range(165, 265, 4):
-        rest = {"crashes": [("up", step, "machine")]}
+        rest: dict[str, Any] = {"crashes": [("up", step, "machine")]}
         yield f"machine dies at step {step}", one(workload, layers=GC_ONLY, **rest)
 
 
@@ -306,7 +311,7 @@ def extended_while_it_ends() -> Plays:
 @scenario
 def both_policies() -> Plays:
     for says in ("call", "operation", "in spite"):
-        rest = {"forbid_external_ips": True, "require_os_login": True, "policy_says": says}
+        rest: dict[str, Any] = {"forbid_external_ips": True, "require_os_login": True, "policy_says": says}
         yield says, one(RUN, layers=NO_LAYER, **rest)
 
 
@@ -366,10 +371,10 @@ async def refusal_covers_lost_import(_: Any, lease: Any, skew_s: float) -> Any:
     grant = GrantLogin(lease, lease.deadline + skew_s)
     try:
         user = await acquire.retry.until(await Now() + acquire.PATIENCE_S, grant)
-    except acquire.CloudUnavailable:
+    except CloudUnavailable:
         raise
-    except acquire.CloudError as error:
-        await acquire.try_record(acquire.LoginRefused(lease.id, await Now(), error.message))
+    except CloudError as error:
+        await acquire.try_record(LoginRefused(lease.id, await Now(), error.message))
         raise
     await Record(LoginGranted(lease.id, await Now(), user))
     return await ReadLease(lease.id)

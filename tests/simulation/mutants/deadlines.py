@@ -197,7 +197,7 @@ def down_at_hand_over() -> Plays:
 @scenario
 def proven_by_other_process() -> Plays:
     workload = Workload("run", lasts_s=20.0, down_at=15.0)
-    rest = {"stopped": [(10.0, 40.0)], "forbidden": {"laptop-api": [(30.0, FOREVER)]}}
+    rest: dict[str, Any] = {"stopped": [(10.0, 40.0)], "forbidden": {"laptop-api": [(30.0, FOREVER)]}}
     yield "down, then no permission", one(workload, layers=NO_LAYER, **rest)
 
 

@@ -127,7 +127,7 @@ def old_heartbeat_counts(real: Any, self: Any) -> Iterator[Any]:
 @scenario
 def disk_full() -> Plays:
     for at in (3.0, 8.0):
-        rest = {"disk_full": (at, FOREVER), "crashes": [(None, at + 0.5, "cli")]}
+        rest: dict[str, Any] = {"disk_full": (at, FOREVER), "crashes": [(None, at + 0.5, "cli")]}
         yield f"killed at {at + 0.5} s", one(RUN, layers=GUARDIAN_ONLY, **rest)
 
 
@@ -177,9 +177,9 @@ def recovery_ignores_locks() -> Iterator[None]:
 def wrong_clock() -> Plays:
     for offset_s in (-86400.0, 86400.0):
         workload = replace(RUN, lasts_s=30.0, life_s=200.0, gc_every_s=20.0)
-        crash = {"crashes": [(None, 12.0, "machine")]} if offset_s > 0 else {}
+        crash: dict[str, Any] = {"crashes": [(None, 12.0, "machine")]} if offset_s > 0 else {}
         yield f"{offset_s:+.0f} s", one(workload, clock_offset_s=offset_s, **crash)
-        alone = {"crashes": [(None, 12.0, "machine")], "clock_offset_s": offset_s, "script_runs": False}
+        alone: dict[str, Any] = {"crashes": [(None, 12.0, "machine")], "clock_offset_s": offset_s, "script_runs": False}
         yield f"{offset_s:+.0f} s, for gc", one(workload, layers=GC_ONLY, **alone)
 
 
@@ -188,7 +188,7 @@ def clock_set_forward_at_create() -> Plays:
     """The create is late and its reply lost; then the wall clock jumps by two hours."""
     late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
     for tenth in range(3, 12):
-        rest = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
+        rest: dict[str, Any] = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
         yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NO_LAYER, signals=[tenth / 10], **rest)
 
 
@@ -211,8 +211,12 @@ def restarted_with_another_clock() -> Plays:
     """The power fails during the create; after the restart the wall clock is two hours ahead."""
     late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
     for tenth in range(3, 12):
-        rest = {"crashes": [(None, tenth / 10, "machine")], "reboot_after_s": 0.5, "command_after_s": 0.2}
-        steps = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
+        rest: dict[str, Any] = {
+            "crashes": [(None, tenth / 10, "machine")],
+            "reboot_after_s": 0.5,
+            "command_after_s": 0.2,
+        }
+        steps: dict[str, Any] = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
         yield f"power cut at {tenth / 10} s", one(RUN, layers=NO_LAYER, **rest, **steps)
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tests.simulation.model.process import Process
     from tests.simulation.model.world import World
 
-Act = Callable[["World"], None]
+Act = Callable[["World"], object]
 OWNER = "0wner0"
 IN_QUEUE_S = 60.0  # default wait of a queued request
 LEAST_LEFT_S = 5.0  # least time of the job for another attempt

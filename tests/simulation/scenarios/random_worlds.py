@@ -7,6 +7,7 @@ combinations are common. The order of the families is part of every seed: add ne
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from orchestrator.promise.lease.access import NO_WISH, AccessWish
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
@@ -62,7 +63,10 @@ class Workload:
             world.zones = candidates.zones
         match self.kind:
             case "run" | "failing":
-                keep = {"keep_on_failure_s": self.hold_s if self.keeps_failed else None, "life_s": self.life_s}
+                keep: dict[str, Any] = {
+                    "keep_on_failure_s": self.hold_s if self.keeps_failed else None,
+                    "life_s": self.life_s,
+                }
                 commands.type_run(world, lasts_s=self.lasts_s, rc=self.rc, candidates=candidates, **keep)
                 if self.again_at is not None:
                     rc = self.rc if self.fails_again else 0

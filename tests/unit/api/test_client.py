@@ -140,8 +140,8 @@ def test_what_a_slice_cannot_be_is_refused_where_the_block_begins(
 ) -> None:
     monkeypatch.setenv("TPUJOB_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for options in ({"accelerator": "v5e-8", "name": "Not A Name"}, {"accelerator": "v99-8", "zone": "us-central1-a"}):
-        block = tpujob.Client("emulated").slice(**options)
+    client = tpujob.Client("emulated")
+    for block in (client.slice("v5e-8", name="Not A Name"), client.slice("v99-8", zone="us-central1-a")):
         with pytest.raises(tpujob.UserError), block:
             raise AssertionError("the block began")
         with pytest.raises(tpujob.UserError, match="one `with` block"), block:
@@ -241,10 +241,10 @@ def test_a_loaded_job_is_the_job_of_its_file_and_so_is_its_copy(path: Path) -> N
         return
     assert spec_of(job) == job_spec.load(path.read_bytes(), path=str(path))
     assert (job.path, path_of(job), job.directory) == (path, path, path.parent)
-    again = dataclasses.replace(job)
-    assert again == job
-    assert spec_of(again).model_dump() == spec_of(job).model_dump()
-    assert (again.path, path_of(again).parent) == (None, path.parent)
+    copied = dataclasses.replace(job)
+    assert copied == job
+    assert spec_of(copied).model_dump() == spec_of(job).model_dump()
+    assert (copied.path, path_of(copied).parent) == (None, path.parent)
 
 
 def test_what_a_file_says_with_nothing_below_is_kept(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_mistake_names_the_field_and_no_line() -> None:
     ({}, "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"),
     ({"command": object()}, "command: expected text, a number, a list or a mapping, not `object`"),
     ({"train": Train(options={"a": {"b": {1, 2}}})}, "train.options.a.b: expected text"),
-    ({"train": Train(options={1: 2})}, "train.options: the key 1 is not a word"),
+    ({"train": Train(options={1: 2})}, "train.options: the key 1 is not a word"),  # type: ignore[dict-item]
     ({"command": "true", "env": {"A": [1]}}, "env.A: expected text"),
     ({"command": "true", "env": {"KEY": "AKIAIOSFODNN7EXAMPLE"}}, "env.KEY: looks like a secret"),
 ])  # fmt: skip

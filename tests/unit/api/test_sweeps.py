@@ -83,8 +83,8 @@ class World:
             self.goes_on[label] = options.lane.reserve_next()
         code = error.exit_code if error is not None else 0
         released = not (self.keeps_results and isinstance(error, errors.ArtifactError))
-        directory = Path(run.directory)
-        result = RunResult(run.id, run.name, str(state), code, directory, 1.0, 2.0, released=released, error=error)
+        place = Path(run.directory)
+        result = RunResult(run.id, run.name, str(state), code, place, 1.0, 2.0, released=released, error=error)
         session.reporter.emit(result)
         return result
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,8 @@ def test_a_command_ends_with_75_if_a_client_of_its_own_could_not_prove_a_release
     monkeypatch: pytest.MonkeyPatch, own: int
 ) -> None:
     def command(unproven: bool) -> int:
-        console._clients.extend([SimpleNamespace(unproven=False), SimpleNamespace(unproven=unproven)])
+        clients: list[Any] = [SimpleNamespace(unproven=False), SimpleNamespace(unproven=unproven)]
+        console._clients.extend(clients)
         return own
 
     for unproven, code in ((False, own), (True, 75), (False, own)):

@@ -1,6 +1,6 @@
 """Which files a job surely needs, by its commands and its requirements files."""
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
 
@@ -65,7 +65,7 @@ HERE = Path("/jobs/job")
 
 
 def reader(files: dict[str, str]) -> Reader:
-    def read(path: Path) -> str:
+    def read(path: PurePath) -> str:
         name = str(PurePosixPath(path)).removeprefix("/jobs/")
         parts: list[str] = []
         for part in name.split("/"):
@@ -74,7 +74,7 @@ def reader(files: dict[str, str]) -> Reader:
             raise ValueError(f"{found} cannot be read: no such file")
         return files[found]
 
-    def in_code(path: Path) -> str:
+    def in_code(path: PurePath) -> str:
         if ".." in path.parts:
             raise ValueError("lies outside")
         return path.relative_to(HERE).as_posix()

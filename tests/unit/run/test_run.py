@@ -34,7 +34,7 @@ from tests.simulation.model.process import Process
 
 def while_running(act: Callable[[Bench], Any]) -> Callable[[Bench], None]:
     """Do something once, twenty seconds into the job."""
-    done = []
+    done: list[object] = []
 
     def between(world: Bench) -> None:
         if not done and world.ran_s() >= 20:

@@ -387,8 +387,8 @@ def test_torch_and_torch_xla_are_of_one_version_which_their_metadata_do_not_say(
         assert worker.make(replace(ALPHA, requirements="torch_xla\ntorch\n", constraints=constraint))[0] == 0
     code, said = worker.make(environment)
     assert code == 0 and (f" {pin} is asked for, too" in said if pin else "asked for" not in said), said
-    code = "import torch, torch_xla as x; print(torch.__version__[:3] == x.__version__[:3])"
-    assert worker.run(environment, code) == "True"
+    program = "import torch, torch_xla as x; print(torch.__version__[:3] == x.__version__[:3])"
+    assert worker.run(environment, program) == "True"
 
 
 APT_GET = """#!/bin/sh

@@ -32,7 +32,7 @@ def look(tail: MetricsTail) -> list[bytes]:
 
 
 def test_each_look_yields_the_new_complete_lines(path: Path) -> None:
-    tail = MetricsTail(path, 0)
+    tail = MetricsTail(str(path), 0)
     assert look(tail) == []
     path.write_bytes(b"1\n2\n3")
     assert look(tail) == [b"", b"1\n2\n"]
@@ -43,11 +43,11 @@ def test_each_look_yields_the_new_complete_lines(path: Path) -> None:
 
 def test_it_goes_on_at_a_byte_that_another_process_reached(path: Path) -> None:
     path.write_bytes(b"1\n2\n")
-    assert look(MetricsTail(path, 2)) == [b"2\n"]
+    assert look(MetricsTail(str(path), 2)) == [b"2\n"]
 
 
 def test_a_file_that_was_truncated_begins_anew(path: Path) -> None:
-    tail = MetricsTail(path, 0)
+    tail = MetricsTail(str(path), 0)
     path.write_bytes(b"1\n2\n")
     look(tail)
     path.write_bytes(b"7\n")
@@ -55,7 +55,7 @@ def test_a_file_that_was_truncated_begins_anew(path: Path) -> None:
 
 
 def test_a_file_that_was_replaced_begins_anew(path: Path) -> None:
-    tail = MetricsTail(path, 0)
+    tail = MetricsTail(str(path), 0)
     path.write_bytes(b"1\n")
     look(tail)
     other = path.with_name("other")
@@ -66,12 +66,12 @@ def test_a_file_that_was_replaced_begins_anew(path: Path) -> None:
 
 def test_a_line_without_end_comes_in_pieces(path: Path) -> None:
     path.write_bytes(b"x" * (stream.PIECE_BYTES + 10))
-    assert look(MetricsTail(path, 0)) == [b"", b"x" * stream.PIECE_BYTES]
+    assert look(MetricsTail(str(path), 0)) == [b"", b"x" * stream.PIECE_BYTES]
 
 
 def test_one_look_does_not_keep_the_log_waiting(path: Path) -> None:
     path.write_bytes(b"1234567\n" * (stream.LOOK_BYTES // 4))
-    tail = MetricsTail(path, 0)
+    tail = MetricsTail(str(path), 0)
     assert sum(map(len, tail.pieces())) == stream.LOOK_BYTES
     assert list(tail.pieces()) == [], "the next look is later"
     assert sum(map(len, look(tail))) == stream.LOOK_BYTES
@@ -81,7 +81,7 @@ def test_there_is_an_end_to_what_is_sent_of_a_file_that_is_replaced_all_the_time
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "MOST_BYTES", 100)
-    tail, sent = MetricsTail(path, 0), 0
+    tail, sent = MetricsTail(str(path), 0), 0
     for _ in range(9):
         path.unlink(missing_ok=True)
         path.write_bytes(b"1234567\n" * 5)
@@ -97,7 +97,7 @@ def test_what_is_no_regular_file_is_left_alone(path: Path, kind: str) -> None:
         path.mkdir()
     else:
         path.symlink_to("/etc/hostname")
-    assert look(MetricsTail(path, 0)) == []
+    assert look(MetricsTail(str(path), 0)) == []
 
 
 KNOWN = set(chips.NAMES)

@@ -81,7 +81,11 @@ def test_a_link_comes_as_the_file_that_it_names_wherever_that_is_and_any_other_h
     for file in (artifacts / "step9.pt", run / "work" / "step8.pt", tmp_path / "outside"):
         file.write_bytes(b"weights")
     os.mkfifo(artifacts / "pipe")
-    files = {"latest.pt": "step9.pt", "of work": run / "work" / "step8.pt", "best.pt": tmp_path / "outside"}
+    files: dict[str, str | Path] = {
+        "latest.pt": "step9.pt",
+        "of work": run / "work" / "step8.pt",
+        "best.pt": tmp_path / "outside",
+    }
     links = {"loop": "loop", "etc": "/etc", "run": ".", "nothing": "gone", "file/": "step9.pt/x", "null": "/dev/null"}
     links |= {"to pipe": "pipe", "environ": "/proc/self/environ", "kernel": "/sys/kernel/notes"}
     for name, target in (files | links).items():

@@ -50,7 +50,7 @@ class Container:
         )
         return self.processes[-1]
 
-    def run(self, asked: Mapping[str, Any], archive: bytes | None = None, **env: str) -> tuple[int, list[bytes]]:
+    def run(self, asked: Mapping[str, Any], archive: bytes | None = None, **env: Any) -> tuple[int, list[bytes]]:
         """Run it to its end; return its code, and the lines that it wrote."""
         process = self.popen(asked, archive, **env)
         said, _ = process.communicate(timeout=HANG_S)

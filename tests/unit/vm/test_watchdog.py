@@ -319,7 +319,8 @@ def test_armed_is_published_once_route_and_permission_are_proven() -> None:
 
 @pytest.mark.parametrize("verb", ["get_status", "delete_status"])
 def test_without_a_permission_it_reports_that_and_retries(verb: str) -> None:
-    world = World(claimed(), beats=until(DAY), **{verb: lambda now: 403 if now < 1000 else 200})
+    answers: dict[str, Any] = {verb: lambda now: 403 if now < 1000 else 200}
+    world = World(claimed(), beats=until(DAY), **answers)
     world.run(900)
     assert [(said["route"], said["permission"], said["armed"]) for said in world.guest_attributes] == [
         (True, False, False)

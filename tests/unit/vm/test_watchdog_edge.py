@@ -109,7 +109,7 @@ def test_a_call_carries_the_vms_token_and_returns_the_servers_time(vm: Vm, serve
 
 
 def test_a_refused_token_is_fetched_again_once(vm: Vm, server: Server) -> None:
-    answers = iter([(401, {}), (200, {}), (401, {}), (401, {})])
+    answers: Iterator[tuple[int, dict[str, str]]] = iter([(401, {}), (200, {}), (401, {}), (401, {})])
     server.replies["/v2/n"] = lambda: next(answers)
     assert vm.perform(("call", "GET", "/v2/n", None))[0] == 200
     assert vm.perform(("call", "GET", "/v2/n", None))[0] == 401
@@ -258,7 +258,7 @@ def test_the_time_since_a_job_ended_is_of_the_monotonic_clock(vm: Vm, worker: Wo
     main.mkdir(parents=True)
     (main / "lock").touch()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    ended = {"ended_at": 0.0, "ended_boot_s": vm.clock() - 60.0, "boot": boot, "rc": 0}
+    ended: dict[str, Any] = {"ended_at": 0.0, "ended_boot_s": vm.clock() - 60.0, "boot": boot, "rc": 0}
     (main / "exit.json").write_text(json.dumps(ended))
     state, ago_s, rc = vm.perform(("job",))
     assert (state, rc) == ("ended", 0)
@@ -371,7 +371,10 @@ def test_a_process_that_was_started_over_ssh_is_a_login(vm: Vm, tmp_path: Path) 
 def started(server: Server, place: Path, python: str) -> tuple[dict[str, Any], subprocess.Popen[bytes], list[str]]:
     """Return how it is started, its process, and the first two lines of its log."""
     environment = {"TPUJOB_WATCHDOG_DIR": str(place), "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
-    command = {"args": [python, "-IS", watchdog.__file__, str(place / "watchdog.json")], "env": environment}
+    command: dict[str, Any] = {
+        "args": [python, "-IS", watchdog.__file__, str(place / "watchdog.json")],
+        "env": environment,
+    }
     process = subprocess.Popen(**command, stdout=subprocess.PIPE)
     return command, process, [process.stdout.readline().decode() for _ in range(2)]
 

@@ -219,7 +219,7 @@ def ask(queued_api: tpu_v2.TpuClient, queued: tpu_v2.QueuedResource, **more: Any
     return finish(queued_api.create_queued_resource(request=output))
 
 
-def becomes(queued_api: tpu_v2.TpuClient, name: str, state: RequestState) -> tpu_v2.QueuedResource:
+def becomes(queued_api: tpu_v2.TpuClient, name: str, state: tpu_v2.QueuedResourceState.State) -> tpu_v2.QueuedResource:
     return until(lambda: queued_api.get_queued_resource(name=name), wanted=lambda row: row.state.state == state)
 
 

@@ -282,7 +282,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 def states(pids: Iterable[int]) -> set[str]:
     """Return the states of running processes: a child that ended meanwhile may be a zombie, or absent."""
-    found = set()
+    found: set[str] = set()
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
             found.add(psutil.Process(pid).status())

@@ -61,7 +61,11 @@ class QueueCloud:
 
     def unqueue(self, queue_id: str = "q", *, force: bool = False, request_id: str = "") -> OperationRecord:
         name = f"{PLACE}/queuedResources/{queue_id}"
-        settled = {"now": self.now, "effect": self.effect("queuedResources.delete", name), "request_id": request_id}
+        settled: dict[str, Any] = {
+            "now": self.now,
+            "effect": self.effect("queuedResources.delete", name),
+            "request_id": request_id,
+        }
         return self._followed(lambda: self.state.queue.delete(name, force=force, api_version="v2", **settled))
 
     def reset(self, queue_id: str = "q") -> OperationRecord:

@@ -10,7 +10,7 @@ from cloud_tpu_emulator.model.records import LOST, Power
 from cloud_tpu_emulator.wire.replies import node_json
 from tests.emulator.unit.model.queue_fixture import NODE, PLACE, ZONE, QueueCloud
 
-SPOT = {"schedulingConfig": {"spot": True}}
+SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
 NAME = f"{PLACE}/nodes/n"
 
 
@@ -238,7 +238,7 @@ def test_hosts_that_fail_may_be_repaired_after_a_while() -> None:
 
 # -- flex-start ---------------------------------------------------------------------------------------------------
 
-FLEX = {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "3600s"}}
+FLEX: dict[str, Any] = {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "3600s"}}
 
 
 def test_flex_start_ends_with_its_nodes_deleted_and_the_request_suspended() -> None:
@@ -287,7 +287,7 @@ def test_flex_start_needs_preemptible_quota() -> None:
 
 @pytest.mark.parametrize("seconds", ["0s", "604801s", None])
 def test_flex_start_needs_a_duration_of_up_to_seven_days(seconds: str | None) -> None:
-    run = {} if seconds is None else {"runDuration": {"maxRunDuration": seconds}}
+    run: dict[str, Any] = {} if seconds is None else {"runDuration": {"maxRunDuration": seconds}}
     with pytest.raises(ApiError, match=r"max run duration|needs a max run duration"):
         QueueCloud().queue(version="v2alpha1", provisioningModel="FLEX_START", **run)
 

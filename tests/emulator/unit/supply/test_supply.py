@@ -19,8 +19,8 @@ from tests import ROOT
 from tests.emulator.unit.model.queue_fixture import PLACE, ZONE, QueueCloud
 
 EAST = "us-east5-b"
-SPOT = {"schedulingConfig": {"spot": True}}
-RESERVED = {"schedulingConfig": {"reserved": True}}
+SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
+RESERVED: dict[str, Any] = {"schedulingConfig": {"reserved": True}}
 
 
 def cloud_with(**data: Any) -> QueueCloud:
@@ -270,7 +270,7 @@ RESERVATION = {"name": "ours", "zone": ZONE, "chips": 8, "type": "v5litepod-*"}
 def test_reserved_nodes_use_the_reservation_and_no_other_capacity() -> None:
     cloud = cloud_with(reservations=[RESERVATION], capacity=[{"chips": 0}])
     assert outcome(cloud, cloud.create("a", **RESERVED)) == "READY"
-    named = {"schedulingConfig": {"reservationName": f"{PLACE}/reservations/ours"}}
+    named: dict[str, Any] = {"schedulingConfig": {"reservationName": f"{PLACE}/reservations/ours"}}
     assert outcome(cloud, cloud.create("b", **named)) == "READY"
     output = outcome(cloud, cloud.create("c", **RESERVED))
     assert output.startswith(

@@ -104,7 +104,7 @@ def test_the_decorator_needs_its_parentheses_and_keeps_the_face_of_the_function(
     with pytest.raises(UserError, match="with parentheses"):
         tpujob.function(cell("def f(): pass")["f"])
     f = of("def f(x: int, *, y=1) -> int:\n    'Doc.'\n    return x + y")
-    assert (f.__name__, f.__doc__, list(inspect.signature(f).parameters)) == ("f", "Doc.", ["x", "y"])
+    assert (getattr(f, "__name__", ""), f.__doc__, list(inspect.signature(f).parameters)) == ("f", "Doc.", ["x", "y"])
     assert repr(f) == "<tpujob.function f on v5e-8>"
     with pytest.raises(UserError, match="`f` is a RemoteFunction"):
         tpujob.function()(f)

@@ -106,7 +106,7 @@ def test_a_name_from_outside_is_refused_with_what_to_write_instead(text: str, na
     import os.path
     import xml.etree
 
-    around = {"np": math, "path": os.path, "etree": xml.etree, "root": math.sqrt, "LR": 0.1, "STEPS": 3}
+    around: dict[str, Any] = {"np": math, "path": os.path, "etree": xml.etree, "root": math.sqrt, "LR": 0.1, "STEPS": 3}
     around |= cell("def helper(): pass\ndef max(a, b): pass")
     message, hint = refused(text, **around)
     assert f" uses what is outside of it: {names}; a function of a script or notebook travels as" in message

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_a_file_that_was_followed_has_all_of_its_lines_when_it_is_collected(tmp_
     assert (loss.last, loss.last_step, loss.count) == (1.0, 49, 50)
 
 
-PATTERNS = {"step": r"step (\d+)", "loss": r"loss[= ]+(\S+)", "rate": r"([\d,.]+) images/s"}
+PATTERNS: dict[str, Any] = {"step": r"step (\d+)", "loss": r"loss[= ]+(\S+)", "rate": r"([\d,.]+) images/s"}
 
 
 def test_patterns_find_figures_in_the_log(tmp_path: Path, heard: Heard) -> None:

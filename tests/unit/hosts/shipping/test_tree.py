@@ -127,7 +127,7 @@ def test_all_that_is_refused_is_said_at_once_each_with_its_fix(tree: Path, monke
     with (tree / "big").open("wb") as file:
         file.truncate(2 << 30)
     lines = refused({".": tree, "data": tree / "none"}).splitlines()
-    whats = (".env looks like a secret", "pipe is neither a file nor a directory")
+    whats: tuple[str, ...] = (".env looks like a secret", "pipe is neither a file nor a directory")
     whats += ("none does not exist", "the job's code and data are", "key.pem looks like a secret")
     assert len(lines) == len(whats)
     assert all(what in line and "; " in line for what, line in zip(whats, lines, strict=True)), "each with what to do"

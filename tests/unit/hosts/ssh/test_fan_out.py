@@ -125,7 +125,8 @@ def test_retries_end_at_their_time_with_the_last_failure() -> None:
 
 def test_a_slow_item_is_told_with_why_its_last_try_failed() -> None:
     told: list[tuple[list[int], str]] = []
-    tries, tried_again, named = [], threading.Event(), threading.Event()
+    tries: list[int] = []
+    tried_again, named = threading.Event(), threading.Event()
 
     def on_slow(slow: Sequence[int], why: Unreachable | None) -> None:
         told.append((list(slow), why.message if why else ""))
@@ -300,7 +301,7 @@ def test_items_are_not_slow_while_none_is_done() -> None:
 
 
 def test_an_item_that_fails_again_and_again_is_named_though_none_is_done_where_that_is_asked_for() -> None:
-    wave = Waves(range(2), Rules(lambda _: math.inf, names_failed=True))
+    wave: Waves[int, Any] = Waves(range(2), Rules(lambda _: math.inf, names_failed=True))
     begun(wave, 0.0)
     assert wave.slow(1000.0) == []
     wave.ended(1, SILENT, 1000.0)

@@ -41,7 +41,7 @@ class Workers:
         top = f"worker{index}/"
         files = {path.removeprefix(top): content for path, content in copy.items() if path.startswith(top)}
         cut = [files.pop(path) for path in (EVERYTHING, THE_REST) if path in files]
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"path": path, "size_bytes": len(content), "sha256": hashlib.sha256(content.encode()).hexdigest()}
             for path, content in files.items()
             if content is not None

@@ -160,7 +160,8 @@ def test_a_child_that_is_forked_in_the_middle_of_a_question_keeps_nothing_of_it(
     """It would share the lock for as long as it lives, and no other process could take it."""
     assert locks.lock("lease")
     locks.unlock("lease")
-    flock, children = fcntl.flock, []
+    flock = fcntl.flock
+    children: list[Child] = []
 
     def forks(fd: int, how: int) -> None:
         flock(fd, how)
@@ -256,7 +257,7 @@ def test_each_answer_or_error_is_in_the_place_of_its_name() -> None:
         Operation("projects/p/locations/zone-a/operations/1", False, "delete", "n"),
         CloudUnavailable("503"),
     )
-    answers = {"zone-a": accepted, "zone-b": silent, "zone-c": None}
+    answers: dict[str, Any] = {"zone-a": accepted, "zone-b": silent, "zone-c": None}
 
     def delete(name: SliceName) -> Operation | None:
         answer = answers[name.zone]

@@ -78,10 +78,13 @@ PASSED = HandedToNextRun("x", 9.0, run="run2", handle="job2", deadline=500.0, bu
 @pytest.mark.parametrize(("lease", "event", "changed"), [
     (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada")}),
     (replace(INTENT, route=Route(os_login=True)), LoginRefused("x", 9.0, "no"), {"route": Route()}),
-    (replace(CREATING, state="intent", settled=True), CreateSent("x", 9.0), {"sent_at": 9.0, "sends": 2, "settled": False}),
+    (
+        replace(CREATING, state=LeaseState.INTENT, settled=True), CreateSent("x", 9.0),
+        {"sent_at": 9.0, "sends": 2, "settled": False},
+    ),
     (CREATING, Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0, "settled": True}),
     (replace(CREATING, sends=2), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
-    (replace(CREATING, state="intent"), CreateRefused("x", 9.0, "quota"), {"sends": 0}),
+    (replace(CREATING, state=LeaseState.INTENT), CreateRefused("x", 9.0, "quota"), {"sends": 0}),
     (READY, HeldUntil("x", 9.0, 1e9), {"hold_until": READY.deadline, "held_for": HeldFor.USER, "purpose": "hold"}),
     (DOWN, ReleaseBegan("x", 9.0, "tpujob down"), {"reason": "tpujob down"}),
     (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),

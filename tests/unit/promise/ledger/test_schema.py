@@ -43,9 +43,9 @@ from tests.waiting import HANG_S
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """As it lies there while it is in use."""
-    path = shutil.copy(SCHEMA_11, tmp_path / "ledger.sqlite3")
+    path = Path(shutil.copy(SCHEMA_11, tmp_path / "ledger.sqlite3"))
     execute(path, "pragma journal_mode=wal")
-    return Path(path)
+    return path
 
 
 @pytest.fixture

@@ -18,7 +18,12 @@ from tests.unit.places.gke.api.store import LEASE, NODE, Store, condition, ended
 
 NAME = SliceName("kind@https://k8s.test", "team", NODE, queued=True)
 LABELS = {"tpujob": "1", "tpujob-lease-id": LEASE}
-CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NODE, "labels": LABELS}, "binaryData": {}}
+CONFIG: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": NODE, "labels": LABELS},
+    "binaryData": {},
+}
 PLACE = path_of("jobsets", "team", NODE)
 
 

@@ -137,7 +137,11 @@ def test_a_secret_that_the_node_has_not_seen_yet_has_some_minutes_and_is_no_matt
 
 
 def test_a_pod_that_its_node_refused_says_why_the_jobset_failed() -> None:
-    status = {"reason": "UnexpectedAdmissionError", "message": "Allocate failed due to no TPUs", "phase": "Failed"}
+    status: dict[str, Any] = {
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed due to no TPUs",
+        "phase": "Failed",
+    }
     seen = view(jobset(condition("Failed")), pod(1, **status))
     assert isinstance(seen.error, SliceLost)
     assert seen.error.message == "worker1 never started (UnexpectedAdmissionError): Allocate failed due to no TPUs"

@@ -266,7 +266,7 @@ def test_what_nobody_expected_is_told_all_the_same(node: Node, followed: Make) -
 COORDINATOR = "tpujob-x-slice-0-0.tpujob-x"
 
 
-def place(worker: int, names: Path, *, slices: int = 1, hosts: int = 2) -> dict[str, str]:
+def place(worker: int, names: Path, *, slices: int = 1, hosts: int = 2) -> dict[str, Any]:
     """The variables of a pod as the manifest sets them."""
     return {
         "TPUJOB_SLICE": str(worker // hosts),

@@ -68,7 +68,8 @@ def served(pod: Pod, since: float | None, cut_at: int | None = None) -> bytes:
 
 def read(pod: Pod, cuts: Sequence[int]) -> list[Event]:
     """Read over a connection for each cut, and one more to the end."""
-    log, found = PodLog(), []
+    log = PodLog()
+    found: list[Event] = []
     for cut_at in [*cuts, None]:
         found += log.read([served(pod, log.since, cut_at)])
     return [*found, *log.rest()]
