@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from orchestrator.job.cluster import NAMESPACE, ClusterWish
 from orchestrator.places.area import Area
+from orchestrator.places.gke.api import clusters
 from orchestrator.settings import GKE, Target
 
 
@@ -19,8 +20,6 @@ def asked(target: Target, parts: Sequence[str], *, context: str | None = None, c
     What is not given is that of the settings; the namespace is `default` without one there. Raises ConfigError without a
     usable cluster.
     """
-    from orchestrator.places.gke.api import clusters
-
     wish = ClusterWish(context, cluster).over(target.gke)
     project = clusters.identity(wish.context, wish.cluster, os.environ)
     namespaces = tuple(dict.fromkeys(parts)) or (wish.namespace or NAMESPACE,)
