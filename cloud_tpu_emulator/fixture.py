@@ -51,8 +51,8 @@ class TpuEmulator:
 
     def client(self) -> tpu_v2.TpuClient:
         """Return a client of google-cloud-tpu over REST."""
-        from google.cloud import tpu_v2
-        from google.oauth2.credentials import Credentials
+        from google.cloud import tpu_v2  # a second, which other clients do without
+        from google.oauth2.credentials import Credentials  # with the client
 
         return tpu_v2.TpuClient(
             transport="rest", credentials=Credentials(self.token), client_options={"api_endpoint": self.url}
@@ -60,7 +60,7 @@ class TpuEmulator:
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return credentials for grpc.secure_channel and grpc.aio.secure_channel: the token, without TLS."""
-        import grpc
+        import grpc  # few tests use gRPC
 
         return grpc.composite_channel_credentials(
             grpc.local_channel_credentials(), grpc.access_token_call_credentials(self.token)
@@ -85,7 +85,7 @@ class TpuEmulator:
 
     def _google(self) -> dict[str, str]:
         """Return what makes programs of Google's libraries take this emulator for Google."""
-        from requests.utils import DEFAULT_CA_BUNDLE_PATH
+        from requests.utils import DEFAULT_CA_BUNDLE_PATH  # only for Google's own programs
 
         # It imports gRPC and Google's messages, which takes long on a busy machine.
         proxy = control.request(self.endpoint, "POST", "/_emulator/proxy", {}, control.START_TIMEOUT_S)

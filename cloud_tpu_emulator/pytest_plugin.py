@@ -20,7 +20,7 @@ __all__ = ["TpuEmulator", "running", "tpu_emulator"]
 @pytest.fixture
 def tpu_emulator(tmp_path: Path) -> Iterator[TpuEmulator]:
     """A private emulated Cloud TPU for this test (docs/emulator.md)."""
-    from cloud_tpu_emulator import fixture
+    from cloud_tpu_emulator import fixture  # pytest loads this plugin for every project
 
     with fixture.running(tmp_path / "tpu-emulator") as started:
         yield started
@@ -29,6 +29,6 @@ def tpu_emulator(tmp_path: Path) -> Iterator[TpuEmulator]:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(name)
-    from cloud_tpu_emulator import fixture
+    from cloud_tpu_emulator import fixture  # pytest loads this plugin for every project
 
     return getattr(fixture, name)

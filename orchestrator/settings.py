@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from orchestrator import gcloud_config
 from orchestrator.errors import ConfigError, JobSpecError
 from orchestrator.job.cluster import NO_WISH as NO_CLUSTER_WISH
 from orchestrator.job.cluster import ClusterWish
@@ -25,7 +26,6 @@ from orchestrator.text import names, parsing
 
 if TYPE_CHECKING:
     from orchestrator.capacity.grants import Grant
-    from orchestrator.gcloud_config import Found
 
 EMULATED, GOOGLE = cloud_api.EMULATED, "google"
 GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
@@ -105,11 +105,8 @@ def timings_of(kind: str, environ: Environ) -> Timings:
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
     """Google's cloud if a project is configured anywhere, else the emulator unless `kind` asks for Google's."""
-    from orchestrator import gcloud_config
-    from orchestrator.gcloud_config import Found
-
     tools = gcloud_config.gcloud(environ)
-    found: Found | None = Found(*named) if named else None
+    found = gcloud_config.Found(*named) if named else None
     if found is None and tools.tpu_endpoint and not loopback_problem(tools.tpu_endpoint):
         if kind is None:
             why = f"gcloud is pointed at {tools.tpu_endpoint} here, not at Google"
@@ -125,7 +122,7 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
     why = f"Google Cloud, project {project} (from {found.source})"
     zone = emulated.zone
     if zone is None and tools.zone is not None:
-        from orchestrator import catalog
+        from orchestrator import catalog  # 4 ms, for a zone of gcloud
 
         if tools.zone.value in catalog.zones():
             zone = tools.zone.value
@@ -226,7 +223,7 @@ def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
 
 
 def _section(name: str, text: str, file: str) -> Any:
-    from orchestrator.job import shared_keys
+    from orchestrator.job import shared_keys  # pydantic: few users have such a section
 
     try:
         return shared_keys.of_settings(text, file, name)
@@ -235,7 +232,7 @@ def _section(name: str, text: str, file: str) -> Any:
 
 
 def _grants(node: Any, file: str, where: str) -> tuple[Grant, ...]:
-    from orchestrator.capacity import grants
+    from orchestrator.capacity import grants  # few users list grants
 
     if node.id != "sequence":
         hint = "such as `- 5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a`"
@@ -266,7 +263,7 @@ def _project(text: str, source: str, _environ: Environ | None = None) -> str:
 def _zone(text: str, source: str, _environ: Environ | None = None) -> str:
     """A zone or a region, which means its zones."""
     if names.zone_problem(text) and names.region_problem(text):
-        from orchestrator.capacity.location_rules import places_near
+        from orchestrator.capacity.location_rules import places_near  # only for a mistake
 
         raise ConfigError(f"{source}: {text!r} is not a zone or region", hint=places_near(text))
     return text

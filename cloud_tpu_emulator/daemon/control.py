@@ -212,8 +212,6 @@ CLIENTS = """\
 
 def shell_lines(endpoint: Endpoint, state_dir: Path) -> str:
     """Return the environment of clients as lines for a shell, with examples. Raises as `request` does."""
-    import shlex
-
     found = client_environment(endpoint, state_dir)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in found.items()]
     programs = shlex.quote(str(ssh_programs(state_dir)))
@@ -308,7 +306,7 @@ def _end_orphans(state_dir: Path) -> int:
     directories = list((state_dir / "vms").iterdir()) if (state_dir / "vms").is_dir() else []
     if not directories:
         return 0
-    from cloud_tpu_emulator.vms.processes import kill_all
+    from cloud_tpu_emulator.vms.processes import kill_all  # only after a daemon was killed
 
     return sum(kill_all(directory.name, directory.resolve()) for directory in directories)
 

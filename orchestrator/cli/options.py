@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from orchestrator.api import jobs
 from orchestrator.cli import completion
 
 if TYPE_CHECKING:
@@ -143,6 +144,4 @@ class JobArguments:
 
     def request(self, keep_on_failure: str | None = None) -> JobRequest:
         """Return what the client takes. `keep_on_failure`: the option of commands that stay with the job."""
-        from orchestrator.api.jobs.planning import JobRequest
-
-        return JobRequest(**asdict(self), keep_on_failure=keep_on_failure)
+        return jobs.planning.JobRequest(**asdict(self), keep_on_failure=keep_on_failure)

@@ -188,7 +188,7 @@ def main() -> None:
     while os.read(watched, 1):
         pass  # nothing is ever written; the read ends when the last copy of the write end is closed
     crash_point("woke")
-    from orchestrator.promise.guardian import POLL_S, GuardianWorld, drive, guardian_loop
+    from orchestrator.promise.guardian import POLL_S, GuardianWorld, drive, guardian_loop  # what waits has none of it
 
     world = GuardianWorld(directory, crash_point)
 
@@ -196,7 +196,7 @@ def main() -> None:
         try:
             drive(guardian_loop(), world)
         except Exception:
-            import traceback
+            import traceback  # only for a bug
 
             traceback.print_exc()  # a bug must not leave slices without a guardian
             sys.stderr.flush()

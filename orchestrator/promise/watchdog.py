@@ -8,6 +8,7 @@ handles the preemption notice: the job gets SIGTERM while there is time for a ch
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -539,7 +540,7 @@ class Vm:
     def _http(
         self, method: str, base: str, path: str, body: str | None, headers: dict[str, str]
     ) -> tuple[int, str | None, bytes]:
-        import http.client
+        import http.client  # not before it has something to ask
 
         scheme, _, host = base.partition("://")
         kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
@@ -598,8 +599,6 @@ def _read(path: str, limit: int) -> bytes | None:
 
 
 def _locked(path: str) -> bool:
-    import fcntl
-
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -612,8 +611,6 @@ def _locked(path: str) -> bool:
 
 def main(argv: list[str]) -> int:
     """`watchdog.py CONFIG`. Returns only when another watchdog is running."""
-    import fcntl
-
     with open(argv[1], encoding="utf-8") as file:  # noqa: PTH123
         config = json.load(file)
     lock = os.open(os.path.dirname(argv[1]), os.O_RDONLY)  # noqa: PTH120

@@ -44,7 +44,7 @@ def boot_id() -> str:
 
 
 def _sysctl(name: str) -> str:
-    import ctypes
+    import ctypes  # only on macOS
 
     library = ctypes.CDLL(None, use_errno=True)
     size = ctypes.c_size_t(128)

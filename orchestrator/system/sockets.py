@@ -90,7 +90,7 @@ def _socket(local: Address, remote: Address) -> tuple[int, int, int] | None:
 
 
 def _held_by_a_process(local: Address, remote: Address) -> bool:
-    import psutil
+    import psutil  # only on macOS, and where the kernel does not tell
 
     for process in psutil.process_iter():
         try:

@@ -6,7 +6,10 @@ Imports inside functions and under TYPE_CHECKING count too: knowing a type is kn
 import ast
 import functools
 import graphlib
+import io
+import re
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,8 @@ from tests import ROOT
 HOUSES = ("orchestrator", "cloud_tpu_emulator", "tpujob")
 # Lines of code of the modules that have more than 300.
 LONGER = {"orchestrator/promise/watchdog.py": 497}
+
+IN_FUNCTIONS = 53  # imports inside functions: this number may only shrink
 
 VALUES = {"text", "catalog", "errors", "capacity", "promise.lease", "traits", "job"}
 PROMISE = {"promise", "system", "orchestrator"} | {"text", "catalog", "errors", "capacity"}
@@ -46,7 +51,7 @@ MAY_IMPORT = {
     "run": RUN,
     "report": REPORT,
     "api": {"api", "tpujob", "cloud_tpu_emulator.daemon.control"} | REPORT,
-    "cli": {"cli", "api", "report", "text", "errors", "catalog"},
+    "cli": {"cli", "api", "report", "text", "errors", "catalog", "system.lazy"},
     "drill": {"drill", "cloud_tpu_emulator.daemon.control", "text", "errors"},
     "vm": {"vm"},
     "emulator": {"cloud_tpu_emulator.pytest_plugin"},  # an old name of it
@@ -163,6 +168,23 @@ def test_commands_import_at_the_top_of_their_modules() -> None:
         if isinstance(statement, ast.Import | ast.ImportFrom)
     ]
     assert inside == []
+
+
+def test_an_import_inside_a_function_has_its_reason_beside_it_and_there_are_not_many() -> None:
+    """The reason is a comment on its line: what takes long to import, what is seldom needed, what may not be there."""
+    inside = [(path, *each) for house in HOUSES for path in sources(house) for each in imports_in_functions(read(path))]
+    assert [f"{path}:{line}" for path, line, reason in inside if not reason] == []
+    assert len(inside) == IN_FUNCTIONS, "fewer: lower the number; more: is there a lazy package (`system/lazy.py`)?"
+
+
+@pytest.mark.parametrize(("source", "found"), [
+    ("def f():\n    import a  # slow", [(2, "slow")]), ("def f():\n    import a  # type: ignore", [(2, "")]),
+    ("def f():\n    from a import (  # an extra\n        b,\n    )", [(2, "an extra")]), ("import a", []),
+    ("class A:\n    async def f(self):\n        def g():\n            import a", [(4, "")]),
+    ("if TYPE_CHECKING:\n    import a", []),
+])  # fmt: skip
+def test_imports_inside_functions_are_found_with_their_reasons(source: str, found: list[tuple[int, str]]) -> None:
+    assert list(imports_in_functions(source)) == found
 
 
 def test_pure_rooms_import_only_what_computes() -> None:
@@ -306,6 +328,23 @@ def _imports(source: str, package: str) -> Iterator[str]:
             parents = package.split(".")[: len(package.split(".")) - node.level + 1]
             base = ".".join([*parents, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def imports_in_functions(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line of each, and the comment there that says why; empty: none does."""
+    functions = (
+        each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    lines = {
+        each.lineno
+        for function in functions
+        for each in ast.walk(function)
+        if isinstance(each, ast.Import | ast.ImportFrom)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+    for line in sorted(lines):
+        yield line, re.sub(r"#\s*(type: ignore(\[.*?\])?|noqa.*)?\s*", "", comments.get(line, ""))
 
 
 def absolute_names(node: ast.AST) -> Iterator[str]:

@@ -11,6 +11,7 @@ from orchestrator import catalog
 from orchestrator.api.guarantee.health_checks import HealthCheck, SliceHealth, failed, login_check
 from orchestrator.api.session.session import Session
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
+from orchestrator.hosts import iap
 from orchestrator.places.google import project_access
 from orchestrator.places.vms.plans import rules_of
 from orchestrator.places.vms.reach import Reach
@@ -116,17 +117,15 @@ class _Asked:
 
     def relay(self) -> HealthCheck:
         """Ask the relay for a VM that does not exist."""
-        from orchestrator.hosts.iap import dialer, tunnel
-        from orchestrator.hosts.iap.relay_session import RelayTarget
-
         name, zone = "iap", self._zone()
         try:
-            code = dialer.refusal(self.reach.relay(), RelayTarget(self.project, zone, NO_INSTANCE), timeout_s=ASK_S)
+            target = iap.relay_session.RelayTarget(self.project, zone, NO_INSTANCE)
+            code = iap.dialer.refusal(self.reach.relay(), target, timeout_s=ASK_S)
         except TpujobError as error:
             return failed(name, error)
-        if code == tunnel.LOOKUP_FAILED:
+        if code == iap.tunnel.LOOKUP_FAILED:
             return HealthCheck(name, True, f"the relay answers, and {TUNNEL_ROLE} is granted")
-        if code not in (tunnel.NOT_AUTHORIZED, 401, 403):
+        if code not in (iap.tunnel.NOT_AUTHORIZED, 401, 403):
             return HealthCheck(name, None, f"the relay answers {code}, which does not tell whether it lets you in")
         text = f"the relay refuses you ({code}): the role {TUNNEL_ROLE} is missing"
         fix = commands.add_role(self.project, TUNNEL_ROLE, self._account())

@@ -234,14 +234,13 @@ class Job(_Values):
         Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
         """
         file = Path(path)
-        from orchestrator.job.rules.env import env_texts
-        from orchestrator.job.source import yaml_source
-
-        source = yaml_source.read(read_file(file))
+        source = job_file.source.yaml_source.read(read_file(file))
         checked = job_file.sweep.check(source, path=str(file))
         values = job_file.tpu_keys.with_any_of(source).data
         python = source.written.get(("python",), values.get("python"))  # 3.10 is no number
-        env = env_texts(values.get("env") or {}, source.written) or None  # numbers as the file writes them
+        env = (
+            job_file.rules.env.env_texts(values.get("env") or {}, source.written) or None
+        )  # numbers as the file writes them
         own = {"name": checked.name, "env": env, "python": python}
         job = cls(**{**_arguments(values), **own}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import regex  # not `re`: its search can be given a time limit, and lets other threads run meanwhile
+
 from orchestrator.api.session.events import Metrics, Reporter
 from orchestrator.report.files.metrics import (
     COLLECTED,
@@ -252,10 +254,6 @@ class RunMetrics:
 
 
 def _compiled(patterns: Mapping[str, str]) -> dict[str, Any]:
-    if not patterns:
-        return {}
-    import regex  # not `re`: its search can be given a time limit, and lets other threads run meanwhile
-
     return {name: regex.compile(pattern) for name, pattern in patterns.items()}
 
 

@@ -215,7 +215,7 @@ class Export:
 
     def __str__(self) -> str:
         """The objects as YAML, below the comment."""
-        from orchestrator.places.gke.preparation import to_yaml
+        from orchestrator.places.gke.preparation import to_yaml  # `plan` needs none of it
 
         return to_yaml(self.documents, self.comment)
 

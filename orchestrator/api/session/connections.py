@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloud_tpu_emulator.daemon import control
-from orchestrator import places, settings
+from orchestrator import places, promise, settings
 from orchestrator.errors import CloudUnavailable, TpujobError
+from orchestrator.places import google
 from orchestrator.places.desk import Address, Emulator
 from orchestrator.promise.lease.cloud_api import Cloud, is_emulated
 from orchestrator.settings import Target
@@ -46,8 +47,6 @@ class Connections:
 
     def address(self, cloud: str) -> Address:
         """Return where a cloud of slices answers; start the emulator for its own. Raises CloudError, ConfigError."""
-        from orchestrator.places.google.credentials import read_token
-
         target = self._target
         if cloud != target.kind:
             target = replace(target, kind=cloud, timings=settings.timings_of(cloud, os.environ))
@@ -58,7 +57,7 @@ class Connections:
             for token in (endpoint.token, endpoint.tpujob_token):
                 self._reporter.secrets.add(token)
             return Address(target, endpoint.url, endpoint.tpujob_token)
-        token = read_token(target.token_file)
+        token = google.credentials.read_token(target.token_file)
         self._reporter.secrets.add(token)
         if not (self.light or token.startswith("tpujob-")):
             hint = "unless the emulator runs all startup-scripts; copy its file tpujob-token, too, or name that one"
@@ -68,12 +67,10 @@ class Connections:
 
     def emulator(self, kind: str) -> Emulator | None:
         """Return where the emulated cloud answers, which is started if need be; None: the cloud is Google's."""
-        from orchestrator.places.google.credentials import read_token
-
         if not is_emulated(kind):
             return None
         if is_emulated(self._target.kind) and self._target.endpoint is not None:
-            read_token(self._target.token_file)  # raises if there is none
+            google.credentials.read_token(self._target.token_file)  # raises if there is none
             return Emulator(self._target.endpoint, Path(str(self._target.token_file)).absolute())
         return Emulator(embedded_emulator(self.emulator_directory).url, self.emulator_directory / "token")
 
@@ -85,17 +82,15 @@ class Connections:
 
     def guardian(self) -> Callable[[], Guardian] | None:
         """Return what starts the guardian of this process; None where TPUJOB_GUARDIAN says off."""
-        from orchestrator.promise import guardian_process
-
         if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
             return None
 
         def arm() -> Guardian:
             try:
-                guardian = guardian_process.start_guardian(
+                guardian = promise.guardian_process.start_guardian(
                     self._directory, lambda text: self._reporter.notice("guardian", text)
                 )
-            except guardian_process.GuardianNotStarted as error:
+            except promise.guardian_process.GuardianNotStarted as error:
                 hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command releases what a killed one leaves"
                 raise TpujobError(f"{error}; nothing was created", hint=hint) from error
             log = self._directory / "guardian.log"
@@ -122,12 +117,10 @@ class _Lines:
     light: bool = True
 
     def address(self, cloud: str) -> Address:
-        from orchestrator.places.google.credentials import read_token
-
         if not is_emulated(cloud):
             return Address(self.target)
         if self.target.endpoint is not None:
-            self.secrets.add(read_token(self.target.token_file))
+            self.secrets.add(google.credentials.read_token(self.target.token_file))
             return Address(self.target)
         endpoint = embedded_emulator(own_emulator())
         self.secrets.add(endpoint.token)

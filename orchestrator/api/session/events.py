@@ -280,7 +280,7 @@ class Reporter:
     def report(self, told: Report) -> None:
         """A line of a program."""
         from orchestrator.promise.effects.base import JobClock, SliceWorkers  # its caller has it imported
-        from orchestrator.promise.lease.run_and_attempt import WorkerEnd
+        from orchestrator.promise.lease.run_and_attempt import WorkerEnd  # this, too
 
         match told.about:
             case None:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import TpujobError
+from orchestrator.hosts import iap
+from orchestrator.hosts.ssh.dial import RESUME_S
 from orchestrator.places.desk import Emulator
 from orchestrator.places.vms.reach import EMULATOR, relay_of
 from orchestrator.text.terminal import printable
@@ -40,15 +42,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def _dial(words: Sequence[str]) -> socket.socket:
-    from orchestrator.hosts.iap import dialer
-    from orchestrator.hosts.iap.relay_session import RelayTarget
-    from orchestrator.hosts.ssh.dial import RESUME_S
-
     emulator = None
     if words[0] == EMULATOR:
         emulator, words = Emulator(words[1], Path(words[2])), words[3:]
     project, zone, instance = words
-    return dialer.dial(relay_of(emulator), RelayTarget(project, zone, instance), reconnect_s=RESUME_S)
+    target = iap.relay_session.RelayTarget(project, zone, instance)
+    return iap.dialer.dial(relay_of(emulator), target, reconnect_s=RESUME_S)
 
 
 def _end_with_reader(stdout: int) -> None:

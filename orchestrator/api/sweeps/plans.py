@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import job as job_file
 from orchestrator import places
 from orchestrator import traits as place_traits
 from orchestrator.api.session import shown_logs
@@ -87,8 +88,6 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPlan:
 
 def check(session: Session, sweep: Sweep, path: Path) -> None:
     """Raise UserError for what any variant lacks, before the first one is run."""
-    from orchestrator.job.job_spec import resolve_env  # imports pydantic, which `run --help` does not need
-
     for line in dict.fromkeys(line for each in sweep.variants for line in requirements.warnings(each.spec, path)):
         session.reporter.notice("warning", line)
     looked_at: list[object] = []
@@ -97,7 +96,7 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
             looked_at.append(asked)
             buckets.lines_of(session, spec)
         code.check_directories(spec, path)
-        resolve_env(spec, os.environ)
+        job_file.job_spec.resolve_env(spec, os.environ)
         places.place_on(spec.on).check(session, spec, path, Wish())
 
 

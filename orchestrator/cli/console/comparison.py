@@ -21,8 +21,7 @@ def print_comparison(
     as_csv: bool = False,
 ) -> None:
     """Print one column for each run, in this order; with `over`, for each group of runs. Raises UserError."""
-    # Only here: `tpujob run` needs none of it unless its job is a sweep.
-    from orchestrator.report.comparison import compare, groups
+    from orchestrator.report.comparison import compare, groups  # `run` needs none of it unless its job is a sweep
 
     shape: Any = compare
     rows: Sequence[Any] = found

@@ -99,7 +99,7 @@ class Console:
 
     def be_verbose(self) -> None:
         """Print every step and every call to the API from now on."""
-        import logging
+        import logging  # only with --verbose
 
         self._verbose = True
         handler = logging.Handler()
@@ -190,7 +190,7 @@ class Console:
 
     def _others(self, width: int) -> str:
         """Return what the workers do whose logs are hidden, in this width; empty if there are none."""
-        from orchestrator.cli.console.live_view import others_text
+        from orchestrator.cli.console.live_view import others_text  # only while a job runs
 
         others = self._logs[""].others() if "" in self._logs else None
         return others_text(others, width) if others else ""
@@ -268,7 +268,7 @@ class Console:
 
     def _live(self) -> LiveView:
         if self._live_view is None:
-            from orchestrator.cli.console.live_view import LiveView
+            from orchestrator.cli.console.live_view import LiveView  # only while a job runs
 
             plain = functools.partial(self._write, wrap=True)
             self._live_view = LiveView(

@@ -10,10 +10,20 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.console.console import console, emit
 from orchestrator.cli.console.renderer import color_of, has_color
+from orchestrator.system.lazy import Later
+
+if TYPE_CHECKING:
+    from rich import cells as rich_cells
+    from rich import console as rich_console
+    from rich import table as rich_table
+    from rich import text as rich_text
+else:
+    rich_cells, rich_console = Later("rich.cells"), Later("rich.console")
+    rich_table, rich_text = Later("rich.table"), Later("rich.text")
 
 GAP = 2  # spaces between two columns
 LEAST_WRAPPED, LEAST_SHORTENED = 8, 8  # columns
@@ -62,12 +72,14 @@ def fit(
     wraps: Sequence[int] = (),
 ) -> tuple[list[int], list[int]]:
     """Return which columns fit into `width`, and how wide each of them is."""
-    from rich.cells import cell_len
-
-    natural = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    natural = [max(map(rich_cells.cell_len, column)) for column in zip(*rows, strict=True)]
     least = list(natural)
     for number in (*shortens, *wraps):
-        most = LEAST_SHORTENED if number in shortens else max(LEAST_WRAPPED, _longest_word(rows, number, cell_len))
+        most = (
+            LEAST_SHORTENED
+            if number in shortens
+            else max(LEAST_WRAPPED, _longest_word(rows, number, rich_cells.cell_len))
+        )
         least[number] = min(natural[number], most)
     shown = list(range(len(natural)))
     for number in optional:
@@ -99,14 +111,10 @@ def _drawn(
     states: Collection[int],
     shortens: Collection[int],
 ) -> str:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    table = rich_table.Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for number, width in zip(shown, widths, strict=True):
         table.add_column(
-            Text(head[number]),
+            rich_text.Text(head[number]),
             justify="right" if number in right else "left",
             width=width,
             overflow="fold",
@@ -114,7 +122,7 @@ def _drawn(
         )
     for row in body:
         cells = [
-            Text(_cut(row[number], width) if number in shortens else row[number], style=style)
+            rich_text.Text(_cut(row[number], width) if number in shortens else row[number], style=style)
             for number, width in zip(shown, widths, strict=True)
             for style in [color_of(row[number]) if number in states else ""]
         ]
@@ -122,7 +130,7 @@ def _drawn(
     out = io.StringIO()
     plain = not has_color(sys.stdout)
     # As wide as it takes: a terminal that is narrower than the ids wraps the lines.
-    drawing = Console(
+    drawing = rich_console.Console(
         file=out,
         force_terminal=not plain,
         color_system=None if plain else "auto",
@@ -137,14 +145,12 @@ def _drawn(
 
 def _cut(text: str, width: int) -> str:
     """Return the text in so many columns, without its middle: the names of a sweep's runs differ in their end."""
-    from rich.cells import cell_len
-
-    if cell_len(text) <= width:
+    if rich_cells.cell_len(text) <= width:
         return text
     begin, end = text, text
-    while cell_len(end) > width // 2:
+    while rich_cells.cell_len(end) > width // 2:
         end = end[1:]
-    while cell_len(f"{begin}…{end}") > width:
+    while rich_cells.cell_len(f"{begin}…{end}") > width:
         begin = begin[:-1]
     return f"{begin}…{end}"
 

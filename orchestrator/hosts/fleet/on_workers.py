@@ -23,9 +23,12 @@ from orchestrator.hosts.ssh.call import close
 from orchestrator.hosts.ssh.connection import Connection
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Rules, Wakeup, fan_out
 from orchestrator.system import fork
+from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
     import paramiko
+else:
+    paramiko = Later("paramiko")
 
 
 LOOK_S = 1.0  # between two looks whether the worker has closed a connection of which it ended its direction
@@ -155,8 +158,6 @@ def _carry(sock: socket.socket, channel: paramiko.Channel) -> None:
 
 def _send(sock: socket.socket, channel: paramiko.Channel) -> None:
     """Carry bytes from the socket to the worker, until it ends."""
-    import paramiko
-
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         while piece := sock.recv(PIECE_BYTES):
             channel.sendall(piece)
@@ -260,8 +261,6 @@ class SideBySide:
 
 def _send_signal(channel: paramiko.Channel, name: str) -> None:
     """Send a `signal` request (RFC 4254, 6.9), which paramiko has no method for. A closed channel takes none."""
-    import paramiko
-
     message = paramiko.Message()
     message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)

@@ -13,6 +13,7 @@ import functools
 import ipaddress
 import os
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -25,12 +26,13 @@ from orchestrator.hosts.iap.relay_session import RelaySession, RelayTarget
 from orchestrator.hosts.iap.tunnel import CLOSE_S, MESSAGE_BYTES, ORIGIN, Closed, Tunnel, receive
 from orchestrator.promise.lease.cloud_api import Bearer
 from orchestrator.system import fork, sockets
+from orchestrator.system.lazy import Later
 from orchestrator.system.sockets import set_options
 
 if TYPE_CHECKING:
-    import ssl
-
     import aiohttp
+else:
+    aiohttp = Later("aiohttp")
 
 RELAY_HOST = "tunnel.cloudproxy.app"
 GOOGLE = f"wss://{RELAY_HOST}/v4"
@@ -124,8 +126,6 @@ async def _open(relay: Relay, target: RelayTarget, local: socket.socket, open_s:
 @contextlib.asynccontextmanager
 async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """Open a WebSocket and close it in the end. Raises Closed, never with the request, which has the token, as its cause."""
-    import aiohttp
-
     try:
         token = await asyncio.to_thread(_token, _runner().token_lock, relay.tokens, fresh)
     except TpujobError as error:
@@ -184,8 +184,6 @@ async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[a
 
 
 def _why(error: Exception, relay: Relay) -> str:
-    import aiohttp
-
     proxy = urlsplit(relay.proxy or "").netloc.rpartition("@")[2]  # without its login
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"the proxy {proxy} answers {error.status} (HTTPS_PROXY)"
@@ -205,8 +203,6 @@ def _token(lock: threading.Lock, tokens: Bearer, fresh: bool) -> str:
 
 @functools.cache
 def _context(authorities: str | None) -> ssl.SSLContext:
-    import ssl
-
     return ssl.create_default_context(cafile=authorities)
 
 

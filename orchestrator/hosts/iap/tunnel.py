@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.errors import RemoteError, TunnelRefused, Unreachable
 from orchestrator.hosts.iap import relay_session
 from orchestrator.hosts.iap.relay_session import RelaySession
+from orchestrator.system.lazy import Later
 from orchestrator.text.terminal import printable
 
 if TYPE_CHECKING:
     import aiohttp
+else:
+    aiohttp = Later("aiohttp")
 
 ORIGIN = "bot:iap-tunneler"  # the relay serves no web page, and asks for this
 SEND_S = 20.0  # a relay that takes nothing for so long is dead
@@ -206,14 +209,12 @@ async def _send(websocket: aiohttp.ClientWebSocketResponse, message: bytes) -> N
 
 async def receive(websocket: aiohttp.ClientWebSocketResponse) -> bytes:
     """Return the next binary message. Raises Closed, and BadFrame for a text."""
-    from aiohttp import WSMsgType
-
     message = await websocket.receive()
-    if message.type is WSMsgType.BINARY:
+    if message.type is aiohttp.WSMsgType.BINARY:
         content: bytes = message.data
         return content
-    if message.type is WSMsgType.TEXT:
+    if message.type is aiohttp.WSMsgType.TEXT:
         raise relay_session.BadFrame("text")
-    if message.type is WSMsgType.CLOSE:
+    if message.type is aiohttp.WSMsgType.CLOSE:
         raise Closed(int(message.data), printable(str(message.extra or ""))[:200])
     raise Closed

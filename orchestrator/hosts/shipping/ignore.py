@@ -18,11 +18,18 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import UserError
 from orchestrator.hosts.shipping.git_files import Repository, Tracked
 from orchestrator.system import private_files
+from orchestrator.system.lazy import Later
 from orchestrator.vm.files.sensitive import secret_by_name
+
+if TYPE_CHECKING:
+    from pathspec.patterns.gitignore import spec as gitignore
+else:
+    gitignore = Later("pathspec.patterns.gitignore.spec")
 
 GIT, OWN = ".gitignore", ".tpujobignore"
 BUILT_IN = "built in"
@@ -271,11 +278,9 @@ def _translated(line: str) -> tuple[str, bool] | None:
     pathspec's expressions also match what lies below an entry. Here the directory was judged before what is in it, so each
     has to match a path up to its end.
     """
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
     if line.endswith("/**/"):  # to git, directories inside; to pathspec, the directory itself
         line += "*/"
-    regex, leaves_out = GitIgnoreSpecPattern.pattern_to_regex(line)
+    regex, leaves_out = gitignore.GitIgnoreSpecPattern.pattern_to_regex(line)
     if regex is None or leaves_out is None:
         return None
     regex = regex.replace("(?P<ps_d>/)", "(?:/)")

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.hosts.ssh.agent_link import SIGNALS, STATUS_S
 from orchestrator.hosts.ssh.connection import Connection
+from orchestrator.system.lazy import Later
 from orchestrator.text import parsing
 from orchestrator.text.terminal import printable
 
 if TYPE_CHECKING:
     import paramiko
+else:
+    paramiko = Later("paramiko")
 
 PREFIX = b"tpujob:"  # as in vm/files/frames.py
 ANSWER_BYTES = 1 << 20
@@ -173,8 +176,6 @@ def run(connection: Connection, argv: Sequence[str], *, timeout_s: float, cap_by
 
 def close(channel: paramiko.Channel) -> None:
     """Close the channel; over a cut connection that fails, and the failure carries no news."""
-    import paramiko
-
     with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
         channel.close()
 

@@ -26,10 +26,14 @@ from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.hosts.ssh.known_hosts import KnownHosts, alias
 from orchestrator.hosts.ssh.proxy_command import THROUGH_COMMAND, cannot_run, last_words
 from orchestrator.promise.lease.cloud_api import WorkerAddress
+from orchestrator.system.lazy import Later
 from orchestrator.system.sockets import SILENCE_S
 
 if TYPE_CHECKING:
+    import fabric
     import paramiko
+else:
+    fabric, paramiko = Later("fabric"), Later("paramiko")
 
 HANDSHAKE_S = 15.0
 WAY_FAILED = "the way to it failed: "
@@ -95,8 +99,6 @@ class Connection:
 
         Raises Unreachable after a cut, and RemoteError if nothing listens there, or the worker forwards no ports.
         """
-        import paramiko
-
         with self.translating_errors():
             transport = self._transport()
             try:
@@ -151,8 +153,6 @@ class Connection:
                 tries += 1
 
     def _open_in_turn(self, tries: int) -> Any:
-        import paramiko
-
         self._socket = None
         try:
             with self._dialer.turn(tries) as took:
@@ -187,9 +187,6 @@ class Connection:
         return sock
 
     def _log_in(self, sock: socket.socket) -> Any:
-        import fabric
-        import paramiko
-
         connection = fabric.Connection(
             self.worker.host,
             user=self._credentials.user,
@@ -221,8 +218,6 @@ class Connection:
 
     def _expect_host_key(self, client: paramiko.SSHClient) -> None:
         """Pin the host key: by default fabric accepts any key and forgets it."""
-        import paramiko
-
         index, known_hosts = self.index, self._credentials.known_hosts
 
         class HostKeyCheck(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
@@ -239,8 +234,6 @@ class Connection:
     @contextlib.contextmanager
     def translating_errors(self) -> Iterator[None]:
         """Translate errors of paramiko and the socket into HostKeyMismatch, Unreachable and FanOutAbandoned."""
-        import paramiko
-
         try:
             yield
         except paramiko.BadHostKeyException as error:
@@ -267,8 +260,6 @@ def _wait_for_first_byte(sock: socket.socket) -> None:
 
 
 def _reason(error: Exception) -> str:
-    import paramiko
-
     if isinstance(error, paramiko.AuthenticationException):
         return "it does not accept our key (yet)"
     if isinstance(error, TimeoutError):
@@ -281,8 +272,6 @@ def _reason(error: Exception) -> str:
 
 
 def _transport_with_fast_ciphers(sock: socket.socket, **options: Any) -> paramiko.Transport:
-    import paramiko
-
     transport = paramiko.Transport(sock, **options)
     security = transport.get_security_options()
     fast = [cipher for cipher in CIPHERS if cipher in security.ciphers]

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import TunnelRefused, Unreachable
+from orchestrator.hosts import iap
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.system import fork
 from orchestrator.system.sockets import set_options
@@ -111,15 +112,11 @@ class Relayed(Dialer):
         self.way, self.hint = "through Identity-Aware Proxy", THROUGH_RELAY + DOCTOR
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
-        from orchestrator.hosts.iap import dialer
-        from orchestrator.hosts.iap.relay_session import RelayTarget
-        from orchestrator.hosts.iap.tunnel import NOT_AUTHORIZED
-
-        target = RelayTarget(self._project, self._zone, _instance(worker))
+        target = iap.relay_session.RelayTarget(self._project, self._zone, _instance(worker))
         try:
-            sock = dialer.dial(self._relay, target)
+            sock = iap.dialer.dial(self._relay, target)
         except TunnelRefused as refused:
-            known_later = refused.code == NOT_AUTHORIZED and time.monotonic() < self._fresh_until
+            known_later = refused.code == iap.tunnel.NOT_AUTHORIZED and time.monotonic() < self._fresh_until
             if not (self._worked or known_later):
                 raise
             # A role that is lost in the middle of a run may come back, and the run goes on meanwhile.

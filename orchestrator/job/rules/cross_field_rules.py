@@ -100,7 +100,7 @@ def metric_problems(patterns: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 def _problem(pattern: str) -> str | None:
     if len(pattern) > PATTERN_CHARS:
         return f"a pattern of {len(pattern):,} characters; at most {PATTERN_CHARS} are taken"
-    import regex
+    import regex  # few jobs name a pattern
 
     try:
         groups = regex.compile(pattern).groups

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import CloudError, UserError
+from orchestrator.places import google
 from orchestrator.places.preparation import buckets
 from orchestrator.text import names
 from orchestrator.text.units import format_size
@@ -61,13 +62,11 @@ def remove_code(reporter: Teller, run: RunRecord) -> None:
 
 def results(run: RunRecord) -> RunResults | None:
     """Return where the results of a run in its bucket are read; None for a run without one."""
-    from orchestrator.places.google.objects import RunResults
-
     place = run.spec.bucket
-    return RunResults(_objects(), f"{place}/{run.id}") if place else None
+    return google.objects.RunResults(_objects(), f"{place}/{run.id}") if place else None
 
 
 def _objects(timeout_s: float | None = None) -> Objects:
-    from orchestrator.places.google.objects import TIMEOUT_S, Objects
-
-    return Objects(emulator=os.environ.get(EMULATOR) or None, timeout_s=timeout_s or TIMEOUT_S)
+    return google.objects.Objects(
+        emulator=os.environ.get(EMULATOR) or None, timeout_s=timeout_s or google.objects.TIMEOUT_S
+    )

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.places.gke import bucket, preparation
 from orchestrator.places.gke.api import clusters
+from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import path_of
 from orchestrator.places.gke.plan import cluster_plan_lines, plan_of, price, program_line
+from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.places.gke.preparation import prepare, to_yaml, variables
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.gke.traits import TRAITS
@@ -34,9 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.capacity.plan import Plan
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
-    from orchestrator.places.gke.api.client import ClusterCloud
     from orchestrator.places.gke.objects.manifest import ClusterJob
-    from orchestrator.places.gke.pods.fleet import PodFleet
     from orchestrator.promise.lease.run_and_attempt import RunRecord
 
 
@@ -163,8 +163,6 @@ class Cluster(LeasedPlace):
         bucket.remove_code(desk.reporter, run)
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
-        from orchestrator.places.gke.api.client import ClusterCloud
-
         return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
 
     def reach(self, desk: Desk, cloud: str) -> PodReach:
@@ -230,8 +228,6 @@ class PodReach(NoReach):
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> PodFleet:
         """Return the pods of a lease as its workers. Raises Vanished if its JobSet does not exist any more."""
-        from orchestrator.places.gke.pods.fleet import PodFleet
-
         run = self.run_of(lease)
         results = None if run is None else bucket.results(run)
         return PodFleet(self.cloud().pods(lease.name), workers, on_notice=notice, now=now, results=results)

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from orchestrator import job as job_file
 from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.errors import JobSpecError
 from orchestrator.hosts.shipping.shipment import Shipment
+from orchestrator.hosts.ssh import agent
 from orchestrator.job import cluster as settings
 from orchestrator.job.cluster import ClusterTarget, ClusterWish
 from orchestrator.job.rules.env import secret_sources
@@ -153,8 +155,6 @@ def program_of(
     pod waits for the others. `scratch`: where the archive is
     written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
     """
-    from orchestrator.hosts.ssh import agent
-
     archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
     hidden = {name for name, value in spec.env.items() if secret_sources({name: value})}
     request: dict[str, Any] = {
@@ -223,10 +223,8 @@ def variables(spec: JobSpec, *, with_secrets: bool) -> dict[str, str]:
 
     Raises JobSpecError if a variable is not set.
     """
-    from orchestrator.job import job_spec
-
     unset = {} if with_secrets else dict.fromkeys(secret_sources(spec.env), "")
-    return job_spec.resolve_env(spec, {**os.environ, **unset})
+    return job_file.job_spec.resolve_env(spec, {**os.environ, **unset})
 
 
 def prepare(

@@ -6,13 +6,24 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.fetch import fetch
 from orchestrator.promise.lease.cloud_api import is_emulated
 from orchestrator.settings import Target, loopback_problem
+from orchestrator.system.lazy import Later
+
+if TYPE_CHECKING:
+    import google.auth as google_auth
+    import google.auth.exceptions as auth_exceptions
+    from google.auth.transport import requests as over_requests
+    from google.oauth2 import credentials as oauth2_credentials
+else:
+    google_auth, auth_exceptions = Later("google.auth"), Later("google.auth.exceptions")
+    over_requests, oauth2_credentials = Later("google.auth.transport.requests"), Later("google.oauth2.credentials")
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL_SCOPE = "https://www.googleapis.com/auth/userinfo.email"  # also part of a login by gcloud
@@ -55,15 +66,11 @@ def _request(
     **_: Any,
 ) -> Any:
     """google-auth's transport, over the standard library."""
-    from types import SimpleNamespace
-
-    from google.auth.exceptions import TransportError
-
     sent = body.encode() if isinstance(body, str) else body
     try:
         reply = fetch(method, url, sent, headers or {}, timeout_s=timeout or REFRESH_TIMEOUT_S, proxies=True)
     except CloudUnavailable as error:
-        raise TransportError(error.message) from error
+        raise auth_exceptions.TransportError(error.message) from error
     return SimpleNamespace(status=reply.status, headers=reply.headers, data=reply.body)
 
 
@@ -73,24 +80,19 @@ def google_credentials(request: Callable[..., Any] | None = None, scopes: Sequen
     `request` is the transport to Google's sign-in server, in google-auth's form; None: requests. Raises AuthError, or
     CloudUnavailable if that server cannot be reached.
     """
-    import google.auth
-    from google.auth.exceptions import GoogleAuthError
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about quota projects: the API itself reports a missing one
-            credentials, _ = google.auth.default(scopes=list(scopes))
-    except GoogleAuthError as error:
+            credentials, _ = google_auth.default(scopes=list(scopes))
+    except auth_exceptions.GoogleAuthError as error:
         raise error_translation.auth_error(error) from error
     except (ValueError, TypeError, AttributeError, OSError) as error:  # what google-auth raises for malformed JSON
         raise AuthError(f"the Google credentials file cannot be used: {error}", hint=error_translation.LOGIN) from error
     if request is None:
-        from google.auth.transport.requests import Request
-
-        request = Request()
+        request = over_requests.Request()
     try:
         credentials.refresh(functools.partial(request, timeout=REFRESH_TIMEOUT_S))
-    except GoogleAuthError as error:
+    except auth_exceptions.GoogleAuthError as error:
         raise error_translation.auth_error(error) from error
     return credentials
 
@@ -135,9 +137,7 @@ class EmulatorToken:
 
 def emulator_credentials(token: str) -> Any:
     """Return the emulator's token as credentials of google-auth."""
-    from google.oauth2.credentials import Credentials
-
-    return Credentials(token)
+    return oauth2_credentials.Credentials(token)
 
 
 def read_token(path: str | None) -> str:

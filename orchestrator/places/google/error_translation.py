@@ -7,11 +7,21 @@ The kind follows from code, status, typed details and, where Cloud TPU gives not
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import errors
 from orchestrator.places.google.known_errors import MORE_QUOTA, TABLE, KnownError, fill, project_in
+from orchestrator.system.lazy import Later
 from orchestrator.text import parsing
+
+if TYPE_CHECKING:
+    import google.api_core.exceptions as api_exceptions
+    import google.auth.exceptions as auth_exceptions
+    import requests
+    from google.protobuf import json_format
+else:
+    api_exceptions, auth_exceptions = Later("google.api_core.exceptions"), Later("google.auth.exceptions")
+    json_format, requests = Later("google.protobuf.json_format"), Later("requests")
 
 LOGIN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 EMULATOR_LOGIN = "restart the emulator with `tpujob emulator stop`; the next command starts it with a new token"
@@ -115,33 +125,31 @@ def json_object(text: str, host: str) -> dict[str, Any]:
 
 def local_error(error: Exception, host: str) -> errors.CloudError:
     """Return the error for an exception of requests, google-auth or google-cloud-tpu."""
-    from google.api_core.exceptions import GoogleAPICallError
-    from google.auth.exceptions import GoogleAuthError
-    from google.protobuf.json_format import ParseError
-    from requests import RequestException
-
-    if isinstance(error, GoogleAPICallError) and getattr(error.response, "status_code", None) is not None:
+    if (
+        isinstance(error, api_exceptions.GoogleAPICallError)
+        and getattr(error.response, "status_code", None) is not None
+    ):
         reply = error.response
         return http_error(reply.status_code, reply.text, host=host, asked=str(reply.url))
-    if isinstance(error, RequestException):
+    if isinstance(error, requests.RequestException):
         return _network(error, host)
-    if isinstance(error, GoogleAuthError):
+    if isinstance(error, auth_exceptions.GoogleAuthError):
         return auth_error(error)
-    if isinstance(error, ParseError):
+    if isinstance(error, json_format.ParseError):
         return errors.UnexpectedReply(f"{host} answered something that is not of this API: {_plain(str(error))}")
     return errors.UnexpectedReply(f"the call to {host} failed: {type(error).__name__}: {_plain(str(error))}")
 
 
 def auth_error(error: Exception) -> errors.CloudError:
     """Return the error for google-auth's: no credentials, unusable ones, or no reply from the sign-in server."""
-    from google.auth.exceptions import DefaultCredentialsError, RefreshError, TimeoutError, TransportError
-
     why = _plain(" ".join(str(part) for part in error.args[:1]))
-    if isinstance(error, (TransportError, TimeoutError)) or getattr(error, "retryable", False):
+    if isinstance(error, (auth_exceptions.TransportError, auth_exceptions.TimeoutError)) or getattr(
+        error, "retryable", False
+    ):
         return errors.CloudUnavailable(f"Google's sign-in server cannot be reached: {why}", details=why)
-    if isinstance(error, DefaultCredentialsError):
+    if isinstance(error, auth_exceptions.DefaultCredentialsError):
         return errors.AuthError(f"no usable Google credentials: {why}", hint=LOGIN, details=why, scope="project")
-    if isinstance(error, RefreshError):
+    if isinstance(error, auth_exceptions.RefreshError):
         if "invalid_rapt" in str(error) or "eauthentication" in why:
             message = "Google requires you to sign in again (your organization ends sessions after a while)"
             hint = "`gcloud auth application-default login`"
@@ -215,18 +223,16 @@ def _not_the_api(http: int, body: str, host: str, retry_after_s: float | None) -
 
 
 def _network(error: Exception, host: str) -> errors.CloudError:
-    from requests import exceptions
-
-    if isinstance(error, exceptions.ProxyError):
+    if isinstance(error, requests.exceptions.ProxyError):
         return errors.CloudUnavailable(
             f"the proxy on the way to {host} refuses: {_cause(error)}", hint="see HTTPS_PROXY"
         )
-    if isinstance(error, exceptions.SSLError):
+    if isinstance(error, requests.exceptions.SSLError):
         hint = "a proxy that intercepts TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
         return errors.CloudUnavailable(f"no trusted TLS connection to {host}: {_cause(error)}", hint=hint)
-    if isinstance(error, exceptions.Timeout):
+    if isinstance(error, requests.exceptions.Timeout):
         return errors.CloudUnavailable(f"{host} did not answer in time")
-    if isinstance(error, exceptions.ConnectionError):
+    if isinstance(error, requests.exceptions.ConnectionError):
         return errors.CloudUnavailable(f"{host} cannot be reached: {_cause(error)}")
     return errors.CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}")
 

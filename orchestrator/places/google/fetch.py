@@ -8,6 +8,7 @@ CloudError. Real tokens go to https://*.googleapis.com only; an emulator's goes 
 `credentials.safe_address` checks.
 """
 
+import base64
 import http.client
 import json
 import os
@@ -16,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.google import error_translation
@@ -101,7 +102,7 @@ def connection_to(scheme: str, host: str, timeout_s: float, *, proxies: bool) ->
     """Return a connection, not open yet. `proxies`: by that of the environment. Raises CloudUnavailable."""
     if scheme == "http":  # an emulator on loopback, or a metadata server: never through a proxy
         return http.client.HTTPConnection(host, timeout=timeout_s)
-    import ssl
+    import ssl  # takes 10 ms, and an emulator needs none
 
     context = ssl.create_default_context(cafile=authorities())
     proxy = proxy_for(host) if proxies else None
@@ -116,7 +117,7 @@ def connection_to(scheme: str, host: str, timeout_s: float, *, proxies: bool) ->
 
 def proxy_for(host: str) -> SplitResult | None:
     """Return the HTTP proxy to a host by HTTPS_PROXY, ALL_PROXY and NO_PROXY. Raises CloudUnavailable for another kind."""
-    from urllib.request import getproxies_environment, proxy_bypass
+    from urllib.request import getproxies_environment, proxy_bypass  # 10 ms, and an emulator is behind no proxy
 
     named = getproxies_environment()
     url = named.get("https") or named.get("all")
@@ -132,9 +133,6 @@ def proxy_for(host: str) -> SplitResult | None:
 def _proxy_login(proxy: SplitResult) -> dict[str, str]:
     if proxy.username is None:
         return {}
-    import base64
-    from urllib.parse import unquote
-
     login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
@@ -145,7 +143,7 @@ def authorities() -> str | None:
     if named:
         return named
     try:
-        import certifi
+        import certifi  # the system's certificates do where it is not installed
     except ImportError:
         return None  # the system's
     return str(certifi.where())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.capacity import egress
 from orchestrator.errors import BadRequest, CloudError, JobSpecError
+from orchestrator.places import google
 from orchestrator.places.preparation import code
 from orchestrator.text.units import format_size
 from orchestrator.traits import is_emulated, traits_on
@@ -36,10 +37,8 @@ def buckets_of(desk: Desk, spec: JobSpec, emulator: str | None) -> tuple[egress.
 
 
 def _described(desk: Desk, name: str, emulator: str | None) -> egress.Bucket | None:
-    from orchestrator.places.google import objects
-
     try:
-        found = objects.bucket(name, project=desk.target.project, emulator=emulator)
+        found = google.objects.bucket(name, project=desk.target.project, emulator=emulator)
         why = f"{emulator} does not tell" if emulator else "its description names no region"
     except CloudError as error:
         if isinstance(error, BadRequest):
@@ -58,18 +57,17 @@ def lines_of(desk: Desk, spec: JobSpec) -> list[str]:
     """Return what each worker fetches, in sentences. Raises JobSpecError, with a line, for what is not there."""
     if not spec.data:
         return []
-    from orchestrator.places.google.objects import Objects
-
     if traits_on(spec.on).vms:
         code.check_bucket(spec, desk.target.kind, os.environ)
     may_be_emulated = traits_on(spec.on).made_with_job or is_emulated(desk.target.kind)
     emulator = os.environ.get("STORAGE_EMULATOR_HOST") if may_be_emulated else None
-    return [_line(spec, key, url, Objects(emulator=emulator, timeout_s=TRY_S)) for key, url in spec.data.items()]
+    return [
+        _line(spec, key, url, google.objects.Objects(emulator=emulator, timeout_s=TRY_S))
+        for key, url in spec.data.items()
+    ]
 
 
 def _line(spec: JobSpec, key: str, url: str, objects: Objects) -> str:
-    from orchestrator.places.google.error_translation import NotFound
-
     bucket, _, path = url.removeprefix("gs://").partition("/")
     below, until, more = path if path[-1:] in ("", "/") else f"{path}/", time.monotonic() + LOOK_S, ""
     found: dict[str, int] = {}
@@ -82,7 +80,7 @@ def _line(spec: JobSpec, key: str, url: str, objects: Objects) -> str:
                 break
         sizes, prefix = (found, below) if found else (exact, path[: path.rfind("/") + 1])
         data_objects.files(sizes, prefix)
-    except NotFound:
+    except google.error_translation.NotFound:
         raise JobSpecError([spec.mistake(("data", key), f"there is no bucket gs://{bucket}")]) from None
     except data_objects.Unfit as error:
         raise JobSpecError([spec.mistake(("data", key), f"{url} has {error}")]) from None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
+from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.ssh import agent
 from orchestrator.places.place import Phase
 from orchestrator.places.preparation import requirements
@@ -22,7 +23,6 @@ from orchestrator.text import artifacts, scripts
 from orchestrator.text.scripts import Environment, of_training
 
 if TYPE_CHECKING:
-    from orchestrator.hosts.fleet.fleet import StartRequest
     from orchestrator.hosts.shipping.shipment import Shipment
     from orchestrator.job.job_spec import JobSpec
 
@@ -166,8 +166,6 @@ class PhaseScript:
     artifacts: tuple[str, ...]
 
     def __call__(self, attempt: Attempt, lease: Lease | None, hosts: Sequence[str], coordinator: str) -> StartRequest:
-        from orchestrator.hosts.fleet.crew import StartRequest
-
         assert lease is not None
         return StartRequest(
             attempt=attempt.id,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from orchestrator.places.tpu.api.client import preview
+from orchestrator.places.tpu.api.connect import connect, connect_light
 from orchestrator.places.tpu.traits import TRAITS
 from orchestrator.places.vms.place import VmPlace
 from orchestrator.promise.obtain.startup_script import Watched
@@ -26,13 +28,9 @@ class CloudTpu(VmPlace):
     )
 
     def request_of(self, draft: Draft) -> Mapping[str, Any]:
-        from orchestrator.places.tpu.api.client import preview
-
         return preview(draft.request)
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
-        from orchestrator.places.tpu.api.connect import connect, connect_light
-
         # A light command only deletes: a create would be a bug there, and fail as one.
         connector = cast("Callable[..., Cloud]", connect_light if lines.light else connect)
         return connector(*lines.address(cloud))

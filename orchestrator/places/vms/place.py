@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.capacity.plan import CandidateOrder, Plan, make
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.hosts.fleet.saved_work import SavedWork
+from orchestrator.hosts.transfer.collect import MOST_BESIDE
 from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import buckets, code, records
@@ -88,9 +90,6 @@ class VmPlace(LeasedPlace):
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
     ) -> Prepared:
-        from orchestrator.hosts.fleet.saved_work import SavedWork
-        from orchestrator.hosts.transfer.collect import MOST_BESIDE
-
         emulated = is_emulated(desk.target.kind)
         found = survey_of(desk, spec, path)
         fetched = [] if wish.one_of_several else buckets.lines_of(desk, spec)

@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AuthError, Vanished
+from orchestrator.hosts import fleet as hosts_fleet
+from orchestrator.hosts import iap
+from orchestrator.hosts.ssh.dial import Dialer, Direct, Relayed
+from orchestrator.hosts.ssh.proxy_command import Piped
+from orchestrator.places import google
 from orchestrator.places.desk import Emulator
 from orchestrator.promise.lease.access import Via
 from orchestrator.promise.lease.cloud_api import is_emulated
@@ -17,7 +22,6 @@ from orchestrator.promise.obtain.login_key import COMMENT, create_key
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.fleet import Fleet
     from orchestrator.hosts.iap.dialer import Relay
-    from orchestrator.hosts.ssh.dial import Dialer
     from orchestrator.places.google.project_access import LoginKey, OsLogin, ProjectSetup
     from orchestrator.promise.lease.cloud_api import Bearer, WorkerAddress
     from orchestrator.promise.lease.lease import Lease
@@ -40,10 +44,8 @@ class Reach:
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> Fleet:
         """Return the workers of a lease, with the key made for it. Connects nothing yet; OpenSSH could from here on."""
-        from orchestrator.hosts.fleet.fleet import Fleet
-
         directory = self.lease_directory(lease.id)
-        fleet = Fleet(
+        fleet = hosts_fleet.fleet.Fleet(
             workers,
             user=lease.route.user,
             key_path=directory / "id_ed25519",
@@ -58,9 +60,6 @@ class Reach:
 
     def dialer(self, lease: Lease, now: float) -> Dialer:
         """Return the way to the workers of a lease. Connects to nothing yet. `now`: ledger time."""
-        from orchestrator.hosts.ssh.dial import Direct, Relayed
-        from orchestrator.hosts.ssh.proxy_command import Piped
-
         route, name = lease.route, lease.name
         if route.via is Via.IAP:
             emulator = self.emulator()
@@ -110,13 +109,10 @@ class Reach:
 
     def setup(self, project: str) -> ProjectSetup:
         """Return what tells how a project is set up for access."""
-        from orchestrator.places.google.credentials import GoogleToken
-        from orchestrator.places.google.project_access import ProjectSetup
-
         emulator = self.emulator()
         if emulator is None:
-            return ProjectSetup(project, GoogleToken())
-        return ProjectSetup(project, _emulator_bearer(emulator), emulator.url)
+            return google.project_access.ProjectSetup(project, google.credentials.GoogleToken())
+        return google.project_access.ProjectSetup(project, _emulator_bearer(emulator), emulator.url)
 
     def relay(self) -> Relay:
         """Return the relay of IAP."""
@@ -124,20 +120,16 @@ class Reach:
 
     def logins(self) -> OsLogin:
         """Return the OS Login profile of the account that is signed in here. Raises CloudError."""
-        from orchestrator.places.google import project_access
-
         if self._os_login is None:
             emulator = self.emulator()
             if emulator is None:
-                from orchestrator.places.google.credentials import EMAIL_SCOPE, SCOPE, GoogleToken
-
-                token = GoogleToken(SCOPE, EMAIL_SCOPE)
-                account = token.account or project_access.account_of(token)
-                self._os_login = project_access.OsLogin(account, token)
+                token = google.credentials.GoogleToken(google.credentials.SCOPE, google.credentials.EMAIL_SCOPE)
+                account = token.account or google.project_access.account_of(token)
+                self._os_login = google.project_access.OsLogin(account, token)
             else:
                 bearer = _emulator_bearer(emulator)
-                account = project_access.account_of(bearer, endpoint=emulator.url, emulated=True)
-                self._os_login = project_access.OsLogin(account, bearer, endpoint=emulator.url, emulated=True)
+                account = google.project_access.account_of(bearer, endpoint=emulator.url, emulated=True)
+                self._os_login = google.project_access.OsLogin(account, bearer, endpoint=emulator.url, emulated=True)
         return self._os_login
 
 
@@ -149,20 +141,13 @@ def relay_argv(project: str, zone: str, emulator: Emulator | None) -> list[str]:
 
 def relay_of(emulator: Emulator | None) -> Relay:
     """Return the relay of IAP: that of the emulator, or with None Google's. Raises ConfigError, CloudUnavailable."""
-    from orchestrator.hosts.iap.dialer import RELAY_HOST, Relay
-
     if emulator is None:
-        from orchestrator.places.google import fetch
-        from orchestrator.places.google.credentials import GoogleToken
-
-        proxy = fetch.proxy_for(RELAY_HOST)
+        proxy = google.fetch.proxy_for(iap.dialer.RELAY_HOST)
         url = None if proxy is None else proxy.geturl()
-        return Relay(GoogleToken(), proxy=url, authorities=fetch.authorities())
+        return iap.dialer.Relay(google.credentials.GoogleToken(), proxy=url, authorities=google.fetch.authorities())
     url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
-    return Relay(_emulator_bearer(emulator), url, emulated=True)
+    return iap.dialer.Relay(_emulator_bearer(emulator), url, emulated=True)
 
 
 def _emulator_bearer(emulator: Emulator) -> Bearer:
-    from orchestrator.places.google.credentials import EmulatorToken, read_token
-
-    return EmulatorToken(read_token(str(emulator.token_file)))
+    return google.credentials.EmulatorToken(google.credentials.read_token(str(emulator.token_file)))

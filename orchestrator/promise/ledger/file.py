@@ -55,7 +55,7 @@ def bring_forward(database: sqlite3.Connection) -> None:
 
 
 def _script() -> str:
-    from importlib import resources
+    from importlib import resources  # only for a new ledger
 
     return resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
 

@@ -3,9 +3,18 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError
 from orchestrator.system import private_files, whole_file
+from orchestrator.system.lazy import Later
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+else:
+    form = Later("cryptography.hazmat.primitives.serialization")
+    ed25519 = Later("cryptography.hazmat.primitives.asymmetric.ed25519")
 
 COMMENT = "tpujob"
 
@@ -18,12 +27,9 @@ class KeyPair:
 
 def create_key(directory: Path) -> KeyPair:
     """Return a new ed25519 key in `directory`, or the one that an earlier attempt created there. Raises ConfigError."""
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     path = directory / "id_ed25519"
     if not path.exists():
-        made = Ed25519PrivateKey.generate()
+        made = ed25519.Ed25519PrivateKey.generate()
         private_files.make_directory(directory)
         text = made.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
         whole_file.replace(path, text)

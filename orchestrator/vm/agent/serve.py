@@ -343,7 +343,7 @@ class Agent:
 
 def serve(name: str) -> None:
     """Say `tpujob:NAME`, after whatever a login shell has said, and serve."""
-    from ..__main__ import load, run
+    from ..__main__ import load, run  # which imports this module
 
     os.closerange(3, 256)  # whatever a login shell left open is not for the job
     write(b"\ntpujob:%s\n" % name.encode())

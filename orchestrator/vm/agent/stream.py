@@ -48,7 +48,7 @@ class BoundedLog:
         """Free what is left out of the open file by now, where the file system can do that."""
         end = (os.fstat(file).st_size - self.part) // BLOCK_BYTES * BLOCK_BYTES
         if end > self._hole_end and sys.platform == "linux":
-            import ctypes
+            import ctypes  # only for a log that is full
 
             hole = (ctypes.c_long(self._hole_end), ctypes.c_long(end - self._hole_end))
             if ctypes.CDLL(None).fallocate(file, KEEP_SIZE | PUNCH_HOLE, *hole) == 0:

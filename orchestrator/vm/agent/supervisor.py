@@ -117,7 +117,7 @@ def _supervise(phase: PhaseFiles, request: dict[str, Any], tell: int) -> NoRetur
 def inherit_orphans() -> None:
     """What the job leaves behind becomes our child, so that we can end it."""
     if sys.platform == "linux":
-        import ctypes
+        import ctypes  # a worker without it runs the job all the same
 
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -142,7 +142,7 @@ def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, pl
     for name in ("work", "artifacts"):
         os.makedirs(f"{draft}/{name}")
     if manifest is not None or saved is not None:
-        from ..files.store import Store, free_bytes, is_full
+        from ..files.store import Store, free_bytes, is_full  # a setup unpacks nothing
 
         store = Store(place)
         lock = store.lock()
@@ -150,7 +150,7 @@ def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, pl
             if manifest is not None:
                 store.make_tree(manifest, f"{draft}/work")
             if saved is not None:
-                from ..files import beside
+                from ..files import beside  # only for saved work
 
                 text = store.manifest(saved)
                 restored = [] if text is None else [path for path, *_ in json.loads(text)["files"]]
@@ -234,7 +234,7 @@ class Supervisor:
 
     def _remember(self) -> None:
         """Note what is there before the job: what it writes beside its artifacts is collected, too."""
-        from ..files import beside
+        from ..files import beside  # before `main` only
 
         try:
             beside.remember(self.phase.run, os.path.expanduser("~") if self.remote else None)
@@ -305,9 +305,9 @@ class Supervisor:
         """Return the servers that a setup which has failed cannot download from; [] if it failed for another reason."""
         if not self.remote or os.path.basename(self.phase.dir) != "setup":
             return []
-        from pathlib import Path
+        from pathlib import Path  # only for a setup that failed
 
-        from ..environment import egress
+        from ..environment import egress  # this, too
 
         try:
             return egress.unreachable(Path(self.phase.path("log")), self.environment, Path(self.phase.run, "work"))

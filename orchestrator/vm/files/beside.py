@@ -9,6 +9,7 @@ no work of the job. Other disks, such as a mounted bucket, are not looked at.
 # ruff: noqa: PTH105, PTH110, PTH112, PTH116, PTH118, PTH119, PTH123, PTH208
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import stat
@@ -172,8 +173,6 @@ def _followed(path: str) -> os.stat_result | None:
 
 def _matches(name: str, pattern: str) -> bool:
     """Return whether the pattern matches the file or a directory above it; `work/` may be left out of it."""
-    import fnmatch
-
     while name:
         if any(fnmatch.fnmatchcase(name, f"{top}{pattern}") for top in ("", "work/", "above/", "home/")):
             return True
@@ -183,7 +182,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _secret(file: Seen) -> str | None:
     """Return what the file seems to be, if it must not travel by itself."""
-    from . import sensitive
+    from . import sensitive  # only for a file that is collected
 
     real = os.path.realpath(file.path)
     what = sensitive.secret_by_name(file.name) or sensitive.secret_by_name(real)

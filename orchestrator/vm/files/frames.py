@@ -6,6 +6,7 @@ write notices a cut connection.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from typing import Any
@@ -31,8 +32,6 @@ def write(data: bytes) -> None:
 
 def widen(fd: int) -> None:
     """Let a pipe hold a MiB: each 64 KB cost two changes of process. No effect on a socket, or where the user has too many."""
-    import fcntl
-
     try:
         fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:

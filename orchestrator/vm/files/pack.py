@@ -12,6 +12,7 @@ as long as it says there: nothing can be larger than it says. They are never on 
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import json
 import os
@@ -242,8 +243,6 @@ class _Index:
 
     def _matches(self, top: str, pattern: str) -> Iterator[str]:
         """Like `Path.glob`, in a fixed order, never through a link. What cannot be read matters where the pattern names it."""
-        import fnmatch
-
         waiting = [(top, pattern, True)]
         while waiting:
             directory, pattern, is_named = waiting.pop()

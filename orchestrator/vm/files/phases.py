@@ -170,7 +170,7 @@ def _read(path: str) -> bytes:
 
 def _processes_from_ps() -> list[Process]:
     """Without /proc the environment is unreadable: process groups and descent decide."""
-    import subprocess
+    import subprocess  # only without /proc
 
     said = subprocess.check_output(["ps", "-x", "-o", "pid=,ppid=,pgid=,stat="], universal_newlines=True)
     rows = [line.split() for line in said.splitlines()]

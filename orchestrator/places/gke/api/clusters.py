@@ -26,11 +26,23 @@ from orchestrator.places.gke.api.kube_api import KubeApi, connect
 from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.fetch import json_call
 from orchestrator.promise.lease.cloud_api import Bearer
+from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
     import httpx2
+    import yaml
+    from lightkube.config import kubeconfig, models
     from lightkube.config.kubeconfig import SingleConfig
     from lightkube.config.models import UserExec
+    from lightkube.core import exceptions
+else:
+    httpx2, yaml, kubeconfig, models, exceptions = (
+        Later(name, extra="gke")
+        for name in (
+            *("httpx2", "yaml", "lightkube.config.kubeconfig", "lightkube.config.models"),
+            "lightkube.core.exceptions",
+        )
+    )
 
 
 PLUGIN_S = 30.0  # gcloud takes a few seconds, and more to renew its login
@@ -113,7 +125,6 @@ class PluginToken:
         return process.returncode, output, complaint
 
 
-INSTALL = "install it with: pip install 'tpujob[gke]'"
 _ADDRESS = re.compile(r"https?://[^/]", re.IGNORECASE)
 _PARSING = threading.Lock()  # msgspec crashes (SIGSEGV) if threads convert to the same class for the first time at once
 _IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
@@ -138,12 +149,6 @@ class Connection:
 
 def load(context: str | None, environ: Mapping[str, str]) -> Connection:
     """Return the configuration of a context; None: of the current one. Raises ConfigError. Reads no network."""
-    try:
-        import yaml
-        from lightkube.config.kubeconfig import KubeConfig, SingleConfig
-        from lightkube.core.exceptions import ConfigError as Unusable
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"`on: gke` needs the Python package {error.name}", hint=INSTALL) from error
     found: list[Any] = []
     clusters: dict[str, Mapping[str, Any]] = {}
     users: dict[str, Mapping[str, Any]] = {}
@@ -151,9 +156,17 @@ def load(context: str | None, environ: Mapping[str, str]) -> Connection:
         try:
             text = _complete(yaml.safe_load(path.read_bytes()))
             with _PARSING:
-                found.append(KubeConfig.from_dict(text, fname=path))
+                found.append(kubeconfig.KubeConfig.from_dict(text, fname=path))
             clusters, users = _named_in(text, "cluster") | clusters, _named_in(text, "user") | users
-        except (Unusable, OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+        except (
+            exceptions.ConfigError,
+            OSError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            yaml.YAMLError,
+        ) as error:
             raise ConfigError(f"{path} cannot be used as a kubeconfig: {error}", hint=_HINT) from error
     if not found:
         looked = " or ".join(map(str, _named(environ)))
@@ -175,7 +188,9 @@ def load(context: str | None, environ: Mapping[str, str]) -> Connection:
                 raise ConfigError(f"the {missing} of context {name!r} is missing in your kubeconfig", hint=_HINT)
             if user is None:
                 raise ConfigError(f"context {name!r} of your kubeconfig names no user", hint=_HINT)
-            config = SingleConfig(context_name=name, context=chosen, cluster=cluster, user=user, fname=each.fname)
+            config = kubeconfig.SingleConfig(
+                context_name=name, context=chosen, cluster=cluster, user=user, fname=each.fname
+            )
             plain = clusters[chosen.cluster]
             _refuse_unusable(name, str(plain.get("server") or ""), str(chosen.user), users[str(chosen.user)])
             proxy, tls_name = (str(plain.get(key) or "") or None for key in ("proxy-url", "tls-server-name"))
@@ -279,13 +294,8 @@ def _of_google(name: str, bearer: Bearer) -> KubeApi:
 
 
 def _config(name: str, endpoint: str, authority: str) -> SingleConfig:
-    try:
-        from lightkube.config.kubeconfig import SingleConfig
-        from lightkube.config.models import Cluster, Context, User
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"`on: gke` needs the Python package {error.name}", hint=INSTALL) from error
-    cluster = Cluster(server=f"https://{endpoint}", certificate_auth_data=authority)
-    return SingleConfig(name, Context(cluster=name, user=name), cluster, User())
+    cluster = models.Cluster(server=f"https://{endpoint}", certificate_auth_data=authority)
+    return kubeconfig.SingleConfig(name, models.Context(cluster=name, user=name), cluster, models.User())
 
 
 def _signed(bearer: Bearer) -> httpx2.Auth:
@@ -293,8 +303,6 @@ def _signed(bearer: Bearer) -> httpx2.Auth:
 
     Many threads follow pods, and their tokens expire at once: the first one renews for all.
     """
-    import httpx2
-
     lock = threading.Lock()
 
     class Signed(httpx2.Auth):

@@ -18,10 +18,17 @@ from urllib.parse import quote
 
 from orchestrator import errors
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError, UnexpectedReply
+from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
     import httpx2
+    from lightkube.config import client_adapter
     from lightkube.config.kubeconfig import SingleConfig
+    from lightkube.core import exceptions
+else:
+    httpx2, client_adapter, exceptions = (
+        Later(name, extra="gke") for name in ("httpx2", "lightkube.config.client_adapter", "lightkube.core.exceptions")
+    )
 
 
 MAX_MESSAGE_CHARS = 500
@@ -162,8 +169,6 @@ class KubeApi:
 
     def stream(self, path: str, query: Mapping[str, str]) -> httpx2.Response:
         """Open a log that grows; the caller closes the response."""
-        import httpx2
-
         timeout = httpx2.Timeout(TIMEOUT_S, read=LOG_SILENCE_S)
         request = self._http.build_request("GET", path, params=dict(query), timeout=timeout)
         with translated(self.server):
@@ -211,9 +216,6 @@ class KubeApi:
 @contextlib.contextmanager
 def translated(server: str) -> Iterator[None]:
     """Raise CloudErrors in place of the errors of httpx and lightkube."""
-    import httpx2
-    from lightkube.core.exceptions import ConfigError as Unusable
-
     try:
         yield
     except httpx2.TimeoutException as error:
@@ -224,7 +226,7 @@ def translated(server: str) -> Iterator[None]:
             hint = "its certificate is not that of your kubeconfig"
             raise CloudUnavailable(f"{server} cannot be trusted: {error}", hint=hint) from error
         raise CloudUnavailable(f"{server} cannot be reached: {error or type(error).__name__}") from error
-    except Unusable as error:  # a plugin that signs in
+    except exceptions.ConfigError as error:  # a plugin that signs in
         raise AuthError(f"signing in to {server} failed: {error}", hint=SIGN_IN) from error
 
 
@@ -234,13 +236,11 @@ def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None, 
     `tls_name`: whose certificate the server has to have; None: that of the host of its address.
     Connects to nothing yet. Raises ConfigError for files that are missing, and for a proxy that cannot be used.
     """
-    import httpx2
-    from lightkube.config.client_adapter import ConnectionParams
-    from lightkube.core.exceptions import ConfigError as Unusable
-
     server = str(config.cluster.server)
     try:
-        parameters = ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), proxy=proxy).httpx_params(config)
+        parameters = client_adapter.ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), proxy=proxy).httpx_params(
+            config
+        )
         # As for kubectl: no variable names a proxy for this machine, on which clusters of kind and minikube are.
         direct = {f"all://{host}": None for host in ("127.0.0.1", "[::1]", "localhost")} if proxy is None else {}
         limits = httpx2.Limits(max_connections=None)  # one for the log of each pod
@@ -249,7 +249,7 @@ def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None, 
         raise ConfigError(
             f"the proxy to {server} cannot be used: {error}", hint="for a socks proxy: pip install 'httpx2[socks]'"
         ) from error
-    except (Unusable, OSError, ValueError, httpx2.InvalidURL) as error:
+    except (exceptions.ConfigError, OSError, ValueError, httpx2.InvalidURL) as error:
         raise ConfigError(f"context {config.context_name!r} of your kubeconfig cannot be used: {error}") from error
     if bearer is not None:
         http.auth = bearer
