@@ -1,15 +1,14 @@
 """The metrics of a run while it goes on: from worker 0's `metrics.jsonl`, and from log lines that `metrics:` patterns match.
 
 What the patterns find goes to `metrics.jsonl` of the run's directory. The followed file is kept beside the logs until its
-artifact is collected, which is then not read again as a whole. `report.files.metrics` reads both; the newest values are
-reported as events, a few times a second.
+artifact is collected. `report.files.metrics` reads both; the newest values are reported as events, a few times a second.
 """
 
 import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +24,7 @@ from orchestrator.report.files.metrics import (
     Followed,
     MetricSums,
     name_hash,
+    summarize,
 )
 from orchestrator.system import private_files, whole_file
 from orchestrator.text.parsing import MetricLine, line_of, step_of
@@ -154,7 +154,7 @@ class RunMetrics:
                 return
             _write(self._live, self._stream.feed(data))
             found = self._followed.feed(data)
-            self._learn_names()
+            self._learn_names(self._followed.sums.names)
             self._note_all(worker, found)
 
     def search(self, worker: int, lines: Iterable[str]) -> None:
@@ -182,12 +182,11 @@ class RunMetrics:
                 self._found.close()
             if (self._directory / COLLECTED).exists():
                 (self._directory / LIVE).unlink(missing_ok=True)
-                self._followed.read_on(self._directory)
-                self._learn_names()
+                self._learn_names(summarize(self._directory / COLLECTED).keys())  # also those that were not followed
 
-    def _learn_names(self) -> None:
+    def _learn_names(self, names: Set[str]) -> None:
         """Find the names that hold a secret, and write them down for commands that do not know it."""
-        new = self._followed.sums.names - self._names.keys()
+        new = names - self._names.keys()
         self._names |= {name: self._reporter.secrets.hide(name) for name in new}
         if any(self._names[name] != name for name in new):
             hidden = {name_hash(name): shown for name, shown in self._names.items() if shown != name}

@@ -18,7 +18,7 @@ import secrets
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,20 +92,12 @@ def run_sweep(session: Session, sweep: Sweep, path: Path, *, again: bool = False
 # -- lanes and signals -------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Ear:
-    inbox: queue.SimpleQueue[int | None]
-
-    def interrupt(self, number: int) -> None:
-        self.inbox.put(number)
-
-
 def _run_lanes(work: LaneWork, count: int, inbox: queue.SimpleQueue[int | None]) -> TpujobError | None:
     """Run the lanes to their end. Return the signal or cancel that ended them, or None. Raises what is a bug in one of them."""
     lanes = [LaneThread(work, number) for number in range(1, count + 1)]
     work.board.lanes = count
     signals: list[int] = []
-    with signals_to(_Ear(inbox)):
+    with signals_to(inbox.put):
         try:
             for lane in lanes:
                 lane.thread.start()

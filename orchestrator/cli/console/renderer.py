@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GOOD = {"succeeded", "READY", "ACTIVE", "live", "billing"}
 BAD = {"failed", "error", "unproven", "down", "not", "unknown", "PREEMPTED", "SUSPENDED", "FAILED", "TERMINATED"}
 ESCAPES = {"green": "\x1b[32m", "red": "\x1b[31m", "yellow": "\x1b[33m", "": ""}
-RESET = "\x1b[0m"
+BOLD, RESET = "\x1b[1m", "\x1b[0m"
 HANG = 9  # columns: a long line goes on below its text, not below its stage
 
 

@@ -1,29 +1,23 @@
 """Tables on stdout: aligned under headings on a terminal, and elsewhere one line a row, its cells between tabs.
 
 On a terminal a table fits the width: the least important columns are left out, shortened or wrapped; no other cell is broken.
-rich draws it, and is imported only for that. A cell is text: it can neither format the table nor steer the terminal.
+A cell is text: it can neither format the table nor steer the terminal.
 """
 
 import hashlib
-import io
-import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.console.console import console, emit
-from orchestrator.cli.console.renderer import color_of, has_color
+from orchestrator.cli.console.renderer import BOLD, ESCAPES, RESET, color_of, has_color
 from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
-    from rich import cells as rich_cells
-    from rich import console as rich_console
-    from rich import table as rich_table
-    from rich import text as rich_text
+    from rich import cells
 else:
-    rich_cells, rich_console = Later("rich.cells"), Later("rich.console")
-    rich_table, rich_text = Later("rich.table"), Later("rich.text")
+    cells = Later("rich.cells")
 
 GAP = 2  # spaces between two columns
 LEAST_WRAPPED, LEAST_SHORTENED = 8, 8  # columns
@@ -72,14 +66,10 @@ def fit(
     wraps: Sequence[int] = (),
 ) -> tuple[list[int], list[int]]:
     """Return which columns fit into `width`, and how wide each of them is."""
-    natural = [max(map(rich_cells.cell_len, column)) for column in zip(*rows, strict=True)]
+    natural = [max(map(cells.cell_len, column)) for column in zip(*rows, strict=True)]
     least = list(natural)
     for number in (*shortens, *wraps):
-        most = (
-            LEAST_SHORTENED
-            if number in shortens
-            else max(LEAST_WRAPPED, _longest_word(rows, number, rich_cells.cell_len))
-        )
+        most = LEAST_SHORTENED if number in shortens else max(LEAST_WRAPPED, _longest_word(rows, number))
         least[number] = min(natural[number], most)
     shown = list(range(len(natural)))
     for number in optional:
@@ -93,8 +83,8 @@ def fit(
     return shown, [widths[number] for number in shown]
 
 
-def _longest_word(rows: Sequence[Sequence[str]], number: int, length: Callable[[str], int]) -> int:
-    return max((length(word) for row in rows for word in row[number].split()), default=0)
+def _longest_word(rows: Sequence[Sequence[str]], number: int) -> int:
+    return max((cells.cell_len(word) for row in rows for word in row[number].split()), default=0)
 
 
 def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
@@ -111,46 +101,44 @@ def _drawn(
     states: Collection[int],
     shortens: Collection[int],
 ) -> str:
-    table = rich_table.Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for number, width in zip(shown, widths, strict=True):
-        table.add_column(
-            rich_text.Text(head[number]),
-            justify="right" if number in right else "left",
-            width=width,
-            overflow="fold",
-            no_wrap=number in shortens,
-        )
-    for row in body:
-        cells = [
-            rich_text.Text(_cut(row[number], width) if number in shortens else row[number], style=style)
-            for number, width in zip(shown, widths, strict=True)
-            for style in [color_of(row[number]) if number in states else ""]
+    paints, lines = has_color(sys.stdout), list[str]()
+    for row in (head, *body):
+        styles = [BOLD if row is head else ESCAPES[color_of(row[each])] if each in states else "" for each in shown]
+        parts = [
+            [_cut(row[each], width)] if each in shortens else _wrapped(row[each], width)
+            for each, width in zip(shown, widths, strict=True)
         ]
-        table.add_row(*cells)
-    out = io.StringIO()
-    plain = not has_color(sys.stdout)
-    # As wide as it takes: a terminal that is narrower than the ids wraps the lines.
-    drawing = rich_console.Console(
-        file=out,
-        force_terminal=not plain,
-        color_system=None if plain else "auto",
-        width=max(sum(widths) + GAP * len(widths), 1),
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    drawing.print(table)
-    return re.sub(r" +((?:\x1b\[0m)?)$", r"\1", out.getvalue().rstrip("\n"), flags=re.MULTILINE)
+        for number in range(max(map(len, parts))):
+            line = ""
+            for each, width, style, below in zip(shown, widths, styles, parts, strict=True):
+                text = below[number] if number < len(below) else ""
+                space = " " * (width - cells.cell_len(text))
+                painted = f"{style}{text}{RESET}" if paints and style and text else text
+                line += (space + painted if each in right else painted + space) + " " * GAP
+            lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return the text in lines of so many columns, between words; a longer word is broken."""
+    lines = [""]
+    for word in text.split():
+        line = f"{lines[-1]} {word}".lstrip()
+        if cells.cell_len(line) <= width:
+            lines[-1] = line
+        else:
+            lines += cells.chop_cells(word, width)
+    return lines if lines[0] else lines[1:] or lines
 
 
 def _cut(text: str, width: int) -> str:
     """Return the text in so many columns, without its middle: the names of a sweep's runs differ in their end."""
-    if rich_cells.cell_len(text) <= width:
+    if cells.cell_len(text) <= width:
         return text
     begin, end = text, text
-    while rich_cells.cell_len(end) > width // 2:
+    while cells.cell_len(end) > width // 2:
         end = end[1:]
-    while rich_cells.cell_len(f"{begin}…{end}") > width:
+    while cells.cell_len(f"{begin}…{end}") > width:
         begin = begin[:-1]
     return f"{begin}…{end}"
 

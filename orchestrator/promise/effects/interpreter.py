@@ -15,10 +15,10 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.errors import Interrupted
 from orchestrator.promise.effects.base import (
@@ -88,7 +88,7 @@ class Interpreter:
         self._masked = False
         self._looked, self._stood_still = (self.clock.boot_s(), self.clock.slept_s()), None
         pid = os.getpid()
-        with _signals.heard_by(self):
+        with _signals.heard_by(self.interrupt):
             answer: Any = None
             error: BaseException | None = None
             while True:
@@ -207,36 +207,34 @@ class Interpreter:
         self.world.report(Report("release", f"{text} (the next tpujob command goes on with it)"))
 
 
-class Interruptible(Protocol):
-    def interrupt(self, number: int) -> None:
-        """Called in a signal handler: it may wait for nothing."""
+Listener = Callable[[int], object]  # called in a signal handler: it may wait for nothing
 
 
 class _Signals:
     """The signal handlers, while any program runs in the main thread: each of those hears every signal."""
 
     def __init__(self) -> None:
-        self._hearing: list[Interruptible] = []
+        self._hearing: list[Listener] = []
         self._before: dict[int, Any] = {}
         self._mask: set[int] | None = None  # of the forking thread, during a fork
         fork.register(self)
 
     @contextmanager
-    def heard_by(self, interpreter: Interruptible) -> Iterator[None]:
+    def heard_by(self, listener: Listener) -> Iterator[None]:
         """Install the handlers, and restore those of before at the end. Nothing in other threads than the main one."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._hearing.append(interpreter)
+        self._hearing.append(listener)
         try:
             if not self._before:
                 self._install()
             yield
         finally:
-            if self._hearing == [interpreter]:
+            if self._hearing == [listener]:
                 self._restore()
-            if interpreter in self._hearing:  # not in a forked child
-                self._hearing.remove(interpreter)
+            if listener in self._hearing:  # not in a forked child
+                self._hearing.remove(listener)
 
     def _install(self) -> None:
         for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
@@ -252,8 +250,8 @@ class _Signals:
             signal.signal(*self._before.popitem())
 
     def _arrived(self, number: int, _frame: object) -> None:
-        for interpreter in self._hearing:
-            interpreter.interrupt(number)
+        for listener in self._hearing:
+            listener(number)
 
     def before_fork(self) -> None:
         """Block the signals: one that reaches the child before its handlers are restored would be lost there."""
@@ -273,7 +271,7 @@ class _Signals:
 _signals = _Signals()
 
 
-def signals_to(listener: Interruptible) -> AbstractContextManager[None]:
+def signals_to(listener: Listener) -> AbstractContextManager[None]:
     """Pass signals to `listener` within the block: for programs that run in other threads. Without effect in such a thread."""
     return _signals.heard_by(listener)
 

@@ -6,13 +6,11 @@ the extremes of every piece stay; where a value was no finite number, the curve 
 Lines are added from a file, or as a job writes them. They come from the job, so nothing of them is relied on. Pure.
 
 They come from worker 0's `metrics.jsonl`, and from what the patterns of the job found in its log. Nothing is kept of a line but
-what `MetricSums` makes of it. A run that is attached follows the file while the job writes it, and does not read it again.
+what `MetricSums` makes of it. A run that is attached follows the file while the job writes it.
 """
 
 import hashlib
 import math
-import os
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -21,7 +19,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from orchestrator.report.files.artifact_files import loads, measured, open_regular, pieces, read_object
+from orchestrator.report.files.artifact_files import loads, measured, open_regular, pieces, read_object, remembered
 from orchestrator.text.parsing import LINE_BYTES, NAMES, NotFinite, is_metric, less_is_better, number, spelled, step_of
 
 Point = tuple[float, float | None]  # x and value; None: it was no finite number
@@ -236,7 +234,6 @@ def _all_finite(values: Sequence[float]) -> bool:
         return False
 
 
-MOST_KNOWN = 16  # files
 # In the directory of a run: worker 0's file once it is collected, the same as far as it came while the job ran, what the
 # `metrics:` patterns found, when which step was reported here, and the hashes of names that hold a secret of the job, with
 # what is shown instead.
@@ -261,8 +258,11 @@ def arrivals(directory: Path) -> list[tuple[int, float]]:
     A job that repeats steps after the loss of its slice reports them once more; that does not count.
     """
     found: list[tuple[int, float]] = []
-    with suppress(OSError):
-        for row in chain.from_iterable(_rows(directory / STEPS)):
+    file = open_regular(directory / STEPS)
+    if file is None:
+        return found
+    with file:
+        for row in chain.from_iterable(_rows(file)):
             step = step_of(row.get("step")) if isinstance(row, dict) else None
             at = measured(row.get("at")) if step is not None else None
             if step is not None and at is not None and (not found or (step > found[-1][0] and at >= found[-1][1])):
@@ -311,80 +311,29 @@ class Followed:
     def __init__(self) -> None:
         self.sums = MetricSums()
         self.rest = b""  # the beginning of the next line; of one that is too long, so much that this is seen
-        self._size_bytes = 0
-        self._hash = hashlib.sha256()
 
     def feed(self, data: bytes) -> list[Any]:
         """Take the next bytes, and return what the lines hold that they complete."""
-        self._size_bytes += len(data)
-        self._hash.update(data)
         *lines, rest = (self.rest + data).split(b"\n")
         self.rest = rest[: LINE_BYTES + 1]
         found = loads(lines, LINE_BYTES)
         self.sums.add(found)
         return found
 
-    def read_on(self, directory: Path) -> None:
-        """Read what the collected file has beyond these bytes, so that it need not be read as a whole.
 
-        A file that does not begin with them, or cannot be read, is left alone.
-        """
-        path = directory / COLLECTED
-        with suppress(OSError):
-            file = open_regular(path)
-            if file is None:
-                return
-            with file:
-                key = _key(path, os.fstat(file.fileno()))
-                if _hash_of(file, self._size_bytes) == self._hash.digest():
-                    for found, _ in pieces(file, LINE_BYTES, rest=self.rest):
-                        self.sums.add(found)
-                    _remember(key, self.sums)
-
-
-def _hash_of(file: BinaryIO, size_bytes: int) -> bytes:
-    found = hashlib.sha256()
-    while size_bytes > 0 and (piece := file.read(min(size_bytes, 1 << 20))):
-        found.update(piece)
-        size_bytes -= len(piece)
-    return found.digest()
-
-
-# -- a file that did not change is not read again ----------------------------------------------------------------------
-
-_Key = tuple[Path, int, int]
-_known: dict[_Key, MetricSums] = {}
-_known_lock = threading.Lock()  # the runs of a sweep end in threads
-
-
-def _of_file(path: Path) -> MetricSums:
-    try:
-        key = _key(path, path.stat())
-    except OSError:
-        return MetricSums()
-    found = _known.get(key)
-    if found is None:
-        found = MetricSums()
-        with suppress(OSError):
-            for rows in _rows(path):
-                found.add(rows)
-        _remember(key, found)
+@remembered
+def _read_file(file: BinaryIO) -> MetricSums:
+    found = MetricSums()
+    for rows in _rows(file):
+        found.add(rows)
     return found
 
 
-def _key(path: Path, found: os.stat_result) -> _Key:
-    return path, found.st_size, found.st_mtime_ns
+def _of_file(path: Path) -> MetricSums:
+    return _read_file(path) or MetricSums()
 
 
-def _remember(key: _Key, sums: MetricSums) -> None:
-    with _known_lock:
-        while len(_known) >= MOST_KNOWN:
-            del _known[next(iter(_known))]
-        _known[key] = sums
-
-
-def _rows(path: Path) -> Iterator[list[Any]]:
-    """Yield what the complete lines hold, some at a time. Raises OSError."""
-    if (opened := open_regular(path)) is not None:
-        with opened as file:
-            yield from (found for found, _ in pieces(file, LINE_BYTES))
+def _rows(file: BinaryIO) -> Iterator[list[Any]]:
+    """Yield what the complete lines hold, some at a time; as far as the file can be read."""
+    with suppress(OSError):
+        yield from (found for found, _ in pieces(file, LINE_BYTES))

@@ -2,10 +2,8 @@
 
 import json
 import random
-import sys
 import tracemalloc
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -119,77 +117,19 @@ def lines(first: int, last: int) -> bytes:
     return b"".join(b'{"step": %d, "loss": %d}\n' % (step, 1000 - step) for step in range(first, last + 1))
 
 
-def read_after(
-    directory: Path, followed: Followed, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Metric, int]:
-    """Return the metric of the file when it is collected with this content, and how many lines were read for it."""
-    path, parsed = directory / metrics.COLLECTED, []
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    loads = artifact_files.loads
-    monkeypatch.setattr(artifact_files, "loads", lambda lines, most: parsed.extend(lines) or loads(lines, most))
-    followed.read_on(directory)
-    return metrics.read(directory)["loss"], len(parsed)
+def test_a_file_that_is_followed_says_what_it_says_as_a_whole(tmp_path: Path) -> None:
+    followed, every = Followed(), lines(1, 50)
+    for begin in range(0, len(every), 37):
+        followed.feed(every[begin : begin + 37])
+    (tmp_path / "m").write_bytes(every)
+    assert followed.sums.metrics() == summarize(tmp_path / "m") == {"loss": Metric(950, 50, 950, 50, 950, 999, 50)}
 
 
-def test_a_file_that_was_followed_to_its_end_is_not_parsed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    followed = Followed()
-    for begin in range(0, len(lines(1, 50)), 37):
-        followed.feed(lines(1, 50)[begin : begin + 37])
-    found, parsed = read_after(tmp_path, followed, lines(1, 50), monkeypatch)
-    assert (found, parsed) == (Metric(950, 50, 950, 50, 950, 999, 50), 0)
-    assert metrics.curves(tmp_path)["loss"].points()[-1] == (50, 950)
-
-
-@pytest.mark.parametrize("cut", [0, 5], ids=["after a line", "in a line"])
-def test_of_a_file_that_was_followed_for_some_time_only_the_rest_is_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
-) -> None:
-    followed, every = Followed(), lines(1, 60)
-    followed.feed(every[: len(lines(1, 40)) - cut])
-    found, parsed = read_after(tmp_path, followed, every, monkeypatch)
-    assert (found, parsed) == (Metric(940, 60, 940, 60, 940, 999, 60), 21 if cut else 20)
-
-
-@pytest.mark.parametrize("other", [lines(2, 61), lines(1, 39)], ids=["another", "shorter"])
-def test_a_file_that_is_not_the_one_that_was_followed_is_read_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bytes
-) -> None:
-    followed = Followed()
-    followed.feed(lines(1, 40))
-    found, parsed = read_after(tmp_path, followed, other, monkeypatch)
-    assert found.count == parsed == other.count(b"\n")
-
-
-@pytest.mark.parametrize("make", [lambda path: None, Path.mkdir], ids=["none", "a directory"])
-def test_without_a_collected_file_nothing_is_read_on(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    followed = Followed()
-    followed.feed(lines(1, 3))
-    (tmp_path / metrics.COLLECTED).parent.mkdir(parents=True)
-    make(tmp_path / metrics.COLLECTED)
-    followed.read_on(tmp_path)
-    assert metrics.read(tmp_path) == {}
-
-
-def test_the_runs_of_a_sweep_end_at_the_same_time(tmp_path: Path) -> None:
-    """What is known of files is shared by threads: switched as often as possible, they met within some thousand files."""
-
-    sums = MetricSums()
-
-    def remember(number: int) -> int:
-        for size in range(20_000):
-            metrics._remember((tmp_path / str(number), size, 0), sums)
-        return number
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as threads:
-            assert list(threads.map(remember, range(4))) == [0, 1, 2, 3]
-    finally:
-        sys.setswitchinterval(before)
+def test_a_file_that_did_not_change_is_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m").write_bytes(lines(1, 50))
+    before = summarize(tmp_path / "m")
+    monkeypatch.setattr(artifact_files, "loads", None)
+    assert summarize(tmp_path / "m") == before
 
 
 def curve_of(values: Sequence[float], *, points: int = 100, at_once: int = 1000) -> Curve:
