@@ -25,7 +25,6 @@ from orchestrator.api.session.arguments import (
     Provisioning,
     Via,
     seconds,
-    seconds_if_given,
     size,
 )
 
@@ -492,7 +491,7 @@ class Client:
 
     def _limit(self, parameter: str, given: Duration | None, least: str, most: str) -> float | None:
         """Return the seconds of a duration. Raises UserError unless it is from `least` to `most`."""
-        return seconds_if_given(self._named(parameter), given, least, most)
+        return None if given is None else seconds(self._named(parameter), given, least, most)
 
     def _start(self, job: Job | CheckedJob, on_event: OnEvent | None, **how: Any) -> RunResult:
         with self._session(on_event) as session:

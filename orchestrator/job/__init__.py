@@ -11,8 +11,6 @@ from orchestrator.system.lazy import modules_of
 if TYPE_CHECKING:
     from orchestrator.job import job_spec as job_spec
     from orchestrator.job import overrides as overrides
-    from orchestrator.job import rules as rules
-    from orchestrator.job import source as source
     from orchestrator.job import sweep as sweep
     from orchestrator.job import tpu_keys as tpu_keys
 else:

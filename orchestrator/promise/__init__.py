@@ -7,14 +7,3 @@ From the bottom up: `lease/` (values and verdicts: lease, claim, absence, attemp
 which runs on the slice; and `obtain/`, intent and create. Nothing here knows places, hosts or jobs: a cloud is a protocol of
 `lease/cloud_api`.
 """
-
-from typing import TYPE_CHECKING
-
-from orchestrator.system.lazy import modules_of
-
-if TYPE_CHECKING:
-    from orchestrator.promise import guardian_process as guardian_process
-    from orchestrator.promise import recover as recover
-    from orchestrator.promise import server_time as server_time
-else:
-    __getattr__ = modules_of(__name__)

@@ -3,12 +3,3 @@
 `api` and `cli` import this package; it reads the ledger and the files of a run, and writes and decides nothing. No terminal,
 no network: a function returns values, lines or JSON objects.
 """
-
-from typing import TYPE_CHECKING
-
-from orchestrator.system.lazy import modules_of
-
-if TYPE_CHECKING:
-    from orchestrator.report import messages as messages
-else:
-    __getattr__ = modules_of(__name__)

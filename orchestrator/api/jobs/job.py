@@ -233,14 +233,15 @@ class Job(_Values):
 
         Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
         """
+        from orchestrator.job.rules.env import env_texts  # with yaml: a job in Python needs neither
+        from orchestrator.job.source import yaml_source  # this, too
+
         file = Path(path)
-        source = job_file.source.yaml_source.read(read_file(file))
+        source = yaml_source.read(read_file(file))
         checked = job_file.sweep.check(source, path=str(file))
         values = job_file.tpu_keys.with_any_of(source).data
         python = source.written.get(("python",), values.get("python"))  # 3.10 is no number
-        env = (
-            job_file.rules.env.env_texts(values.get("env") or {}, source.written) or None
-        )  # numbers as the file writes them
+        env = env_texts(values.get("env") or {}, source.written) or None  # numbers as the file writes them
         own = {"name": checked.name, "env": env, "python": python}
         job = cls(**{**_arguments(values), **own}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())

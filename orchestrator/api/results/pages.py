@@ -18,7 +18,6 @@ from orchestrator.api.session.session import Session
 from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
 from orchestrator.hosts.shipping.ignore import mark_run
 from orchestrator.promise.lease.run_and_attempt import RunRecord
-from orchestrator.report import page as report_page
 from orchestrator.system import private_files, whole_file
 from orchestrator.text.names import PAGE
 
@@ -129,11 +128,13 @@ def _only_a_warning(session: Session) -> Iterator[None]:
 
 def write(session: Session, page: Page, path: Path, *, make_directory: bool = False, named: bool = False) -> None:
     """Write a page, and with that of one run in its place the trace. `named`: by the user. Raises ConfigError."""
+    from orchestrator.report.page import pages, timeline  # Jinja2, only where there is a page to write
+
     secrets, runs = session.reporter.secrets, []
     for each in page.runs:
         run, attempt = session.ledger.run(each)
         session.know_secrets(run)
-        runs.append(report_page.timeline.read(session.ledger, run, attempt, session.now(run.cloud)))
+        runs.append(timeline.read(session.ledger, run, attempt, session.now(run.cloud)))
     with _refused(path):
         if make_directory:
             private_files.make_directory(path.parent)
@@ -141,19 +142,15 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
                 mark_run(path.parent)
         if page.title is not None:
             links = [_page_link(Path(data.report.directory), path.parent) for data in runs]
-            text = report_page.pages.runs_page(runs, title=page.title, links=links, hide=secrets.hide)
+            text = pages.runs_page(runs, title=page.title, links=links, hide=secrets.hide)
         else:
             directory = Path(runs[0].report.directory)
             if path == page.path.absolute():
                 # Perfetto shows the escapes of names as they are written.
-                found = json.dumps(
-                    report_page.timeline.trace(runs[0], secrets.hide), separators=(",", ":"), ensure_ascii=False
-                )
+                found = json.dumps(timeline.trace(runs[0], secrets.hide), separators=(",", ":"), ensure_ascii=False)
                 whole_file.replace(directory / TRACE, found)
             has_trace = (directory / TRACE).exists()
-            text = report_page.pages.run_page(
-                runs[0], link=_link(directory, path.parent), hide=secrets.hide, trace=has_trace
-            )
+            text = pages.run_page(runs[0], link=_link(directory, path.parent), hide=secrets.hide, trace=has_trace)
         (whole_file.write if named else whole_file.replace)(path, text)
 
 

@@ -26,11 +26,6 @@ def seconds(what: str, duration: Duration, least: str, most: str) -> float:
     return value
 
 
-def seconds_if_given(what: str, duration: Duration | None, least: str, most: str) -> float | None:
-    """Return the same, and None where nothing was given."""
-    return None if duration is None else seconds(what, duration, least, most)
-
-
 def size(what: str, text: str) -> float:
     """Return the bytes of a size given as `what`; infinity for `none`. Raises UserError."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloud_tpu_emulator.daemon import control
-from orchestrator import places, promise, settings
+from orchestrator import places, settings
 from orchestrator.errors import CloudUnavailable, TpujobError
 from orchestrator.places import google
 from orchestrator.places.desk import Address, Emulator
@@ -82,15 +82,17 @@ class Connections:
 
     def guardian(self) -> Callable[[], Guardian] | None:
         """Return what starts the guardian of this process; None where TPUJOB_GUARDIAN says off."""
+        from orchestrator.promise import guardian_process  # only for what creates
+
         if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
             return None
 
         def arm() -> Guardian:
             try:
-                guardian = promise.guardian_process.start_guardian(
+                guardian = guardian_process.start_guardian(
                     self._directory, lambda text: self._reporter.notice("guardian", text)
                 )
-            except promise.guardian_process.GuardianNotStarted as error:
+            except guardian_process.GuardianNotStarted as error:
                 hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command releases what a killed one leaves"
                 raise TpujobError(f"{error}; nothing was created", hint=hint) from error
             log = self._directory / "guardian.log"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,8 +33,24 @@ class Event:
     variant: str = field(default="", kw_only=True)
 
     def as_json(self) -> dict[str, Any]:
-        """A flat object: `event` (the kind) and the fields, as JSON values; `variant` only for a job of a sweep."""
-        return {"event": self.kind, **{key: value for key, value in asdict(self).items() if key != "variant" or value}}
+        """An object of `event` (the kind) and the fields, as JSON values; `variant` only for a job of a sweep.
+
+        A path is text, an error its type, message, hint and exit code.
+        """
+        shape = {each.name: _as_json(getattr(self, each.name)) for each in fields(self)}
+        return {"event": self.kind, **{key: value for key, value in shape.items() if key != "variant" or value}}
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case Path():
+            return str(value)
+        case TpujobError():
+            told = {"message": value.message, "hint": value.hint, "exit_code": value.exit_code}
+            return {"type": type(value).__name__, **told}
+        case tuple():
+            return [_as_json(each) for each in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +103,6 @@ class Workers(Event):
     kind: ClassVar[str] = "workers"
     count: int
     logs: Path
-
-    def as_json(self) -> dict[str, Any]:
-        return {**Event.as_json(self), "logs": str(self.logs)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +208,8 @@ class RunResult(Event):
         return f"{self.state} · {took} · tpujob show {self.run}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields without `lines`; paths as text, the error as its type, message, hint and exit code."""
-        error = self.error
-        left_out = {"lines"} if self.variant else {"lines", "variant"}
-        shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
-        shape |= {"directory": str(self.directory), "artifacts": [str(path) for path in self.artifacts]}
-        shape |= {key: [asdict(each) for each in shape[key]] for key in ("results", "workers")}
-        shape["report"] = None if self.report is None else str(self.report)
-        if error is not None:
-            told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
-            shape["error"] = {"type": type(error).__name__, **told}
-        return {"event": self.kind, **shape}
+        """Return the fields without `lines`."""
+        return {key: value for key, value in Event.as_json(self).items() if key != "lines"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,32 @@
 """The SSH keys of slices that are gone: deleted here, and removed from the OS Login profile where they were left."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, Protocol
 
 from orchestrator.errors import CloudUnavailable, Interrupted, TpujobError, UnknownLease
+from orchestrator.promise.effects.base import Program
 from orchestrator.promise.effects.cloud import RevokeLogin
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S
 from orchestrator.promise.lease.lease import Lease
-
-if TYPE_CHECKING:
-    from orchestrator.api.session.session import Session
+from orchestrator.promise.ledger.ledger import Ledger
 
 
-def forget_gone(session: Session) -> None:
+class Remembers(Protocol):
+    """A session, as far as it knows the keys of leases. `keys_left`: leases whose key OS Login did not remove."""
+
+    directory: Path
+    ledger: Ledger
+    keys_left: set[str]
+
+    def forget_keys(self, lease_id: str) -> None: ...
+
+    def now(self, cloud: str | None = None) -> float: ...
+
+    def run(self, program: Program[Any], cloud: str | None = None) -> Any: ...
+
+
+def forget_gone(session: Remembers) -> None:
     """Delete what is left of the SSH keys of slices that are gone: by a process that was killed, or in OS Login."""
     answers = True
     for directory in (session.directory / "leases").glob("*"):
@@ -25,7 +37,7 @@ def forget_gone(session: Session) -> None:
                 session.forget_keys(lease.id)
 
 
-def _remove_left_key(session: Session, lease: Lease, answers: bool) -> bool:
+def _remove_left_key(session: Remembers, lease: Lease, answers: bool) -> bool:
     """Try once to remove the key of a slice that is gone from the OS Login profile, unless it has expired.
 
     Return whether OS Login `answers`; where it does not, it is not asked for the next key.

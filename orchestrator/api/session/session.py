@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator import places, promise, report, settings, traits
+from orchestrator import places, settings, traits
 from orchestrator.api.session.connections import Connections
 from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.left_keys import forget_gone
@@ -30,8 +30,6 @@ from orchestrator.errors import (
     TeardownUnproven,
     TpujobError,
 )
-from orchestrator.hosts import fleet
-from orchestrator.promise import effects
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.lease import claim_labels
 from orchestrator.promise.lease.absence import Released, unchecked
@@ -152,7 +150,9 @@ class Session:
         """Return the world of the programs of this session's cloud, or of another one. Connects to nothing yet."""
         kind = cloud or self.target.kind
         if kind not in self._worlds:
-            self._worlds[kind] = effects.world.RealWorld(
+            from orchestrator.promise.effects.world import RealWorld  # reading commands do without
+
+            self._worlds[kind] = RealWorld(
                 kind=kind,
                 clocks=self.clocks,
                 ledger=self.ledger,
@@ -176,8 +176,10 @@ class Session:
 
     def check_machine(self, workers: int = 0, files_each: int = 1) -> None:
         """Raise ConfigError for what would end a run on so many workers once its slice is billed."""
+        from orchestrator.hosts.fleet.connecting import check_limits  # only for a run
+
         self.locks.check()
-        fleet.connecting.check_limits(workers, files_each)
+        check_limits(workers, files_each)
 
     def run_of(self, lease: Lease) -> RunRecord | None:
         """Return the run of a lease."""
@@ -188,7 +190,9 @@ class Session:
 
         Raises TeardownUnproven when signals ended it before the proof that it owed.
         """
-        interpreter = effects.interpreter.Interpreter(self.world(cloud))
+        from orchestrator.promise.effects.interpreter import Abandoned, Interpreter  # only for a program
+
+        interpreter = Interpreter(self.world(cloud))
         with fork.no_fork():
             self._running.append(interpreter)
             if self._asked_to_end is not None:
@@ -196,7 +200,7 @@ class Session:
                 interpreter.interrupt(number, by, told=told)
         try:
             result = interpreter.run(program)
-        except effects.interpreter.Abandoned:
+        except Abandoned:
             raise self._left_behind(interpreter.pending) from None
         finally:
             with fork.no_fork():
@@ -296,13 +300,15 @@ class Session:
                 self._after_end(self, self.ledger.run(run_id)[0])
 
     def _recover(self, budget_s: float, spare: str | None, look: bool) -> None:
-        self.run(promise.recover.close_attempts())
+        from orchestrator.promise.recover import close_attempts, overdue, recover  # only where something is owed
+
+        self.run(close_attempts())
         for kind in traits.billed_clouds():
             self._ask_time(kind)
-            if not self.run(promise.recover.overdue(kind, spare=spare, look=look), kind):
+            if not self.run(overdue(kind, spare=spare, look=look), kind):
                 continue
             try:
-                program = partial(promise.recover.recover, kind, budget_s=budget_s, spare=spare, look=look)
+                program = partial(recover, kind, budget_s=budget_s, spare=spare, look=look)
                 results = self.on_cloud(program, kind)
             except TpujobError as error:
                 self._recovery_failed(kind, error)
@@ -311,23 +317,27 @@ class Session:
                 self.note(released)
             if self._interrupted is not None:
                 raise self._interrupted  # Ctrl-C is for the command, not only for its recovery
-            self.run(promise.recover.close_attempts())
+            self.run(close_attempts())
 
     def _ask_time(self, kind: str) -> None:
         """Ask the cloud how long this machine was off: once a session, and only after a restart."""
         owed = [lease for lease in self.ledger.open_leases() if lease.cloud == kind]
         if owed and kind not in self._asked_time and not self.clocks.is_certain(kind):
+            from orchestrator.promise.server_time import ask_time  # only after a restart
+
             self._asked_time.add(kind)
             try:
-                self.run(promise.server_time.ask_time(owed[0]), kind)
+                self.run(ask_time(owed[0]), kind)
             except Interrupted:
                 raise  # Ctrl-C is for the command, not only for the question
             except TpujobError as error:  # such as no credentials for a cloud that this session does not use
                 self.reporter.notice("clock", f"how long this machine was off is not known yet: {error.message}")
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
+        from orchestrator.promise.recover import overdue  # as above
+
         self.reporter.fail(error)
-        for lease, why, _ in self.run(promise.recover.overdue(kind), kind):
+        for lease, why, _ in self.run(overdue(kind), kind):
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
             self.unproven[lease.id] = unchecked(lease, error)
 
@@ -349,14 +359,14 @@ class Session:
         self._alert(released)
 
     def _alert(self, released: Released) -> None:
+        from orchestrator.report.messages import unproven_alert  # seldom needed
+
         lease = released.lease
         timings = settings.timings_of(lease.cloud, os.environ)
         watchdog_by = (
             claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
         )
-        self.reporter.alert(
-            report.messages.unproven_alert(released, self._connections.guardian_words, watchdog_by=watchdog_by)
-        )
+        self.reporter.alert(unproven_alert(released, self._connections.guardian_words, watchdog_by=watchdog_by))
 
     def forget_keys(self, lease_id: str) -> None:
         """Delete the SSH keys of a slice that is gone. Its directory stays while its key is left in the OS Login profile."""

@@ -112,9 +112,9 @@ class Console:
         """Print the local time before each line on stderr and of a job's log from now on."""
         self._timestamps = True
 
-    def choose_logs(self, option: str, chosen: Choice) -> None:
-        """Show the logs of these workers from now on. `option`: the option of the command that says which."""
-        self._logs_option, self._chosen_logs = option, chosen
+    def choose_logs(self, chosen: Choice) -> None:
+        """Show the logs of these workers from now on, which the option `--logs` of the command names."""
+        self._logs_option, self._chosen_logs = "--logs", chosen
 
     def show(self, event: events.Event) -> None:
         """Render one event. Called by `reporter`, from any thread."""

@@ -4,12 +4,3 @@ Rules for one value return it, converted, or raise ValueError with the end of a 
 values yield (path, sentence) pairs, so that all mistakes are reported at once, each at its own line; the values may still be of
 wrong types. The models (`keys`, `tpu_keys`, `train_keys`), `overrides` and `sweep` use them.
 """
-
-from typing import TYPE_CHECKING
-
-from orchestrator.system.lazy import modules_of
-
-if TYPE_CHECKING:
-    from orchestrator.job.rules import env as env
-else:
-    __getattr__ = modules_of(__name__)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from orchestrator.job.cluster import NAMESPACE, ClusterWish
 from orchestrator.places.area import Area
-from orchestrator.places.gke import api
 from orchestrator.settings import GKE, Target
 
 
@@ -20,8 +19,10 @@ def asked(target: Target, parts: Sequence[str], *, context: str | None = None, c
     What is not given is that of the settings; the namespace is `default` without one there. Raises ConfigError without a
     usable cluster.
     """
+    from orchestrator.places.gke.api import clusters  # http.client and more: 10 ms
+
     wish = ClusterWish(context, cluster).over(target.gke)
-    project = api.clusters.identity(wish.context, wish.cluster, os.environ)
+    project = clusters.identity(wish.context, wish.cluster, os.environ)
     namespaces = tuple(dict.fromkeys(parts)) or (wish.namespace or NAMESPACE,)
-    why = f"cluster {api.clusters.short_name(project)}, namespace {', '.join(namespaces)}"
+    why = f"cluster {clusters.short_name(project)}, namespace {', '.join(namespaces)}"
     return Area(GKE, project, why, namespaces)

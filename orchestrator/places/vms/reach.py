@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AuthError, Vanished
-from orchestrator.hosts import fleet as hosts_fleet
 from orchestrator.hosts import iap
 from orchestrator.hosts.ssh.dial import Dialer, Direct, Relayed
 from orchestrator.hosts.ssh.proxy_command import Piped
@@ -44,8 +43,10 @@ class Reach:
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> Fleet:
         """Return the workers of a lease, with the key made for it. Connects nothing yet; OpenSSH could from here on."""
+        from orchestrator.hosts.fleet.fleet import Fleet  # the program of a ProxyCommand does without
+
         directory = self.lease_directory(lease.id)
-        fleet = hosts_fleet.fleet.Fleet(
+        fleet = Fleet(
             workers,
             user=lease.route.user,
             key_path=directory / "id_ed25519",

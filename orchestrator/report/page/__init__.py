@@ -3,13 +3,3 @@
 `timeline` reads the ledger and the files of a run; all else is values in, text out. `api.results` writes the pages. What a page
 shows comes from jobs and may be hostile: Jinja2 escapes it, and the policy of the page (`html`) lets no script run but its own.
 """
-
-from typing import TYPE_CHECKING
-
-from orchestrator.system.lazy import modules_of
-
-if TYPE_CHECKING:
-    from orchestrator.report.page import pages as pages
-    from orchestrator.report.page import timeline as timeline
-else:
-    __getattr__ = modules_of(__name__)

@@ -250,7 +250,7 @@ def many(logs: Path) -> Workers:
 def test_the_logs_that_are_asked_for_are_shown(
     console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path, chosen: Choice, shown: int
 ) -> None:
-    console.choose_logs("--logs", chosen)
+    console.choose_logs(chosen)
     console.show(many(tmp_path))
     for worker in range(16):
         console.show(LogLines(worker, ("x",)))

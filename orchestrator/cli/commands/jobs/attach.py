@@ -8,6 +8,6 @@ from orchestrator.cli.options import Logs, RunName
 def attach(run: RunName, logs: Logs = None) -> int:
     """Follow a detached run to its end: log, artifacts, proof. Ctrl-C leaves it running."""
     chosen = choice("--logs", logs)
-    console().choose_logs("--logs", chosen)
+    console().choose_logs(chosen)
     client = open_client(logs=chosen)
     return client.exit_code(client.attach(run))

@@ -40,7 +40,7 @@ def run(
     if detach:
         console().log_is_data = False
     chosen = choice("--logs", logs)
-    console().choose_logs("--logs", chosen)
+    console().choose_logs(chosen)
     client = open_client(cloud, project, logs=chosen)
     found = client.load(job.request(keep_on_failure))
     if not found.is_sweep:

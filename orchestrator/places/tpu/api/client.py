@@ -13,7 +13,6 @@ from orchestrator.errors import BadRequest
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.credentials import SCOPE
 from orchestrator.places.google.error_translation import NotFound
-from orchestrator.places.tpu import api as tpu_api
 from orchestrator.places.tpu.api import replies
 from orchestrator.places.tpu.api.calls import GOOGLE, ApiCalls, ApiReply, must_exist, parent, path, queue_path
 from orchestrator.promise.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest, Timings
@@ -32,11 +31,13 @@ class TpuApi(ApiCalls):
         create_timeout_s: float = 30.0,
         timings: Timings | None = None,
     ) -> None:
+        from orchestrator.places.tpu.api import transport  # google-cloud-tpu: half a second
+
         super().__init__(endpoint, emulated=emulated, timeout_s=timeout_s, timings=timings)
         self._create_timeout_s = create_timeout_s
-        self._library_errors, self._parse_error = tpu_api.transport.LIBRARY_ERRORS, tpu_api.transport.PARSE_ERROR
-        self._adapter = tpu_api.transport.Adapter(self._host, emulated=emulated)
-        self._client = tpu_api.transport.open_client(self.endpoint, credentials, self._adapter, emulated=emulated)
+        self._library_errors, self._parse_error = transport.LIBRARY_ERRORS, transport.PARSE_ERROR
+        self._adapter = transport.Adapter(self._host, emulated=emulated)
+        self._client = transport.open_client(self.endpoint, credentials, self._adapter, emulated=emulated)
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -86,8 +87,10 @@ class TpuApi(ApiCalls):
 
     def _post(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request that google-cloud-tpu cannot express, through the same adapter and with the same credentials."""
+        from orchestrator.places.tpu.api import transport  # as above
+
         try:
-            reply = tpu_api.transport.post(self._client, request["url"], request["body"], self._create_timeout_s)
+            reply = transport.post(self._client, request["url"], request["body"], self._create_timeout_s)
         except self._library_errors as error:
             raise error_translation.local_error(error, self._host) from error
         if reply.status_code >= 300:  # a 401 that a fresh token did not cure
@@ -122,9 +125,11 @@ def create_request(request: SliceRequest) -> dict[str, Any]:
 
 def preview(request: SliceRequest, endpoint: str = GOOGLE) -> dict[str, Any]:
     """Return the request that `create` sends: {"method", "url", "body"}, made by the same code and not sent."""
+    from orchestrator.places.tpu.api import transport  # as above
+
     try:
-        tpu_api.transport.recording_client(endpoint).create_node(create_request(request), retry=None)
-    except tpu_api.transport.Unsent as unsent:
+        transport.recording_client(endpoint).create_node(create_request(request), retry=None)
+    except transport.Unsent as unsent:
         sent = unsent.request
     body = json.loads(sent.body or "null")
     if request.queue is not None:
