@@ -3,11 +3,12 @@
 Lines that make no sense are counted and dropped. payload/README.md describes the file.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.report.files.artifact_files import count, measured, pieces, remembered, short_text
+from orchestrator.report.files.artifact_files import MAX_MEASURED, count, measured, pieces, remembered, short_text
 from orchestrator.report.files.timing import Epoch, Span, Timing
 
 SCHEMA = 1
@@ -18,6 +19,7 @@ MAX_WORKERS = 1024
 MAX_EPOCHS = 100_000
 MAX_SPANS = 10_000
 MAX_SESSIONS = 1_000
+NUMBERS = frozenset((int, float))
 MODES = ("stamped", "drained")
 OTHER_MODE = "the training was resumed with another `timing:`: no spread is known"
 SPANS = ("import", "data", "compile", "profile", "eval", "checkpoint")
@@ -167,6 +169,17 @@ class _Reader:
 
 
 def _measured_steps(lines: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], list[float], list[float]]:
-    """Return the steps whose two numbers can have been measured, their seconds and their ends."""
+    """Return the steps whose two numbers can have been measured, their seconds and their ends: nearly always all of them."""
+    if all("t_s" in each for each in lines):
+        seconds, ends = [each["dt_s"] for each in lines], [each["t_s"] for each in lines]
+        if _are_measured(seconds) and _are_measured(ends):
+            return lines, seconds, ends
     fine = [each for each in lines if measured(each["dt_s"]) is not None and measured(each.get("t_s")) is not None]
     return fine, [each["dt_s"] for each in fine], [each["t_s"] for each in fine]
+
+
+def _are_measured(numbers: Sequence[Any]) -> bool:
+    """Return what `measured` says of all of these, as quickly as it can be seen."""
+    if not NUMBERS.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > MAX_MEASURED:
+        return False
+    return math.isfinite(sum(numbers))  # of NaN, `min` and `max` say nothing
