@@ -32,7 +32,6 @@ from orchestrator.promise.standing import check_slice
 from orchestrator.run.lend import LendRequest, Loan, lend
 from orchestrator.text import names
 
-DEFAULT_NAME = "slice"
 EXEC_S = 600.0
 AT_ONCE = 32  # workers that run a command at the same time
 
