@@ -106,9 +106,12 @@ class Follower(Protocol):
     error: Exception | None
 
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether the following has ended."""
+
     @property
-    def status(self) -> WorkerStatus: ...
+    def status(self) -> WorkerStatus:
+        """The state of the worker as it was last seen."""
 
 
 F = TypeVar("F", bound=Follower)
