@@ -19,14 +19,11 @@ class Remembers(Protocol):
     ledger: Ledger
     keys_left: set[str]
 
-    def forget_keys(self, lease_id: str) -> None:
-        """Delete the SSH keys of a slice that is gone. Its directory stays while its key is left in the OS Login profile."""
+    def forget_keys(self, lease_id: str) -> None: ...
 
-    def now(self, cloud: str | None = None) -> float:
-        """Return the ledger's time in unix seconds, of a cloud or of the session's own."""
+    def now(self, cloud: str | None = None) -> float: ...
 
-    def run(self, program: Program[Any], cloud: str | None = None) -> Any:
-        """Run a program on a cloud, or on the session's own; return its value."""
+    def run(self, program: Program[Any], cloud: str | None = None) -> Any: ...
 
 
 def forget_gone(session: Remembers) -> None:

@@ -106,12 +106,9 @@ class Follower(Protocol):
     error: Exception | None
 
     @property
-    def done(self) -> bool:
-        """Whether the following has ended."""
-
+    def done(self) -> bool: ...
     @property
-    def status(self) -> WorkerStatus:
-        """The state of the worker as it was last seen."""
+    def status(self) -> WorkerStatus: ...
 
 
 F = TypeVar("F", bound=Follower)

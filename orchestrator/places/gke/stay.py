@@ -55,8 +55,7 @@ ASK_S = 30.0  # for an API server that does not answer
 class ClusterPort(Protocol):
     """What a cluster's `Cloud` has beyond that of slices."""
 
-    def nodes(self, project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]:
-        """Return those of these nodes that exist. Raises CloudError, AuthError where nodes may not be read."""
+    def nodes(self, project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
