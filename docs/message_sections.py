@@ -50,6 +50,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "A cluster: JobSet, Kueue and pods": (
         (r"places/gke/(?!check)", r"^(?!.*was released)"),
+        (r"system/lazy", r"the Python package"),
         (r"places/google/objects", r"^(?!there is no bucket)"),
         (r"run/monitor", r"sent back to its queue"),
     ),
