@@ -179,8 +179,8 @@ class CommandClient(Client):
 
     def diagnose(self, file: Path | None, via: str | None) -> Diagnosis:
         """Return which layers of the guarantee are live. Raises JobSpecError, UserError of the job file."""
-        way = guarantee.doctor.way_of(file, via)
-        return guarantee.doctor.diagnose(self.reporter, cloud=self.cloud, project=self.project, way=way)
+        wished = guarantee.doctor.access_of(file, via)
+        return guarantee.doctor.diagnose(self.reporter, cloud=self.cloud, project=self.project, wished=wished)
 
     def forget(self, name: str, *, verified: bool, reason: str) -> ForgetResult:
         """Stop asking after a slice whose deletion cannot be proven."""

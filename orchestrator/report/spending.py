@@ -92,7 +92,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BillPart:
     """A part of a bill with one payer (None: no run) and one use."""
 
     bill: Bill
@@ -111,20 +111,20 @@ class Stretch:
         return costs.between(self.bill.usd_per_hour, self.since, self.until)
 
 
-def stretches(bill: Bill) -> list[Stretch]:
+def parts_of(bill: Bill) -> list[BillPart]:
     """Cut a bill wherever its payer or its use changes. Times outside of it are left out; an overlap counts for the first."""
     cuts = [bill.ready_at, bill.held_at, bill.down_at]
     cuts += [at for paid in bill.paid for at in (paid.since, paid.until)]
     cuts += [at for work in bill.work for at in (work.since, work.until)]
     points = sorted({bill.since, bill.end, *(at for at in cuts if at is not None and bill.since < at < bill.end)})
-    found: list[Stretch] = []
+    found: list[BillPart] = []
     for since, until in pairwise(points):
         payer = next((each for each in bill.paid if each.since <= since < each.until), None)
-        stretch = Stretch(bill, payer, _use(bill, since), since, until)
-        if found and (found[-1].payer, found[-1].use) == (payer, stretch.use):
+        part = BillPart(bill, payer, _use(bill, since), since, until)
+        if found and (found[-1].payer, found[-1].use) == (payer, part.use):
             found[-1] = replace(found[-1], until=until)
         else:
-            found.append(stretch)
+            found.append(part)
     return found
 
 
@@ -142,11 +142,11 @@ def _use(bill: Bill, at: float) -> Use:
     return Use.OVERHEAD if used or bill.down_at is None else Use.LOST
 
 
-def clipped(stretch: Stretch, period: Period) -> Stretch | None:
-    """Return the part of the stretch in the period; None if there is none."""
-    since = max(stretch.since, period.since)
-    until = stretch.until if period.until is None else min(stretch.until, period.until)
-    return replace(stretch, since=since, until=until) if since < until else None
+def clipped(part: BillPart, period: Period) -> BillPart | None:
+    """Return the part of the part in the period; None if there is none."""
+    since = max(part.since, period.since)
+    until = part.until if period.until is None else min(part.until, period.until)
+    return replace(part, since=since, until=until) if since < until else None
 
 
 By = Literal["run", "job", "project", "accelerator"]
@@ -222,10 +222,10 @@ class CloudCost:
 
 def clouds(bills: Iterable[Bill], period: Period, by: By) -> tuple[CloudCost, ...]:
     """Return each cloud on which something was billed in the period."""
-    found: dict[str, list[Stretch]] = defaultdict(list)
+    found: dict[str, list[BillPart]] = defaultdict(list)
     for bill in bills:
-        for stretch in stretches(bill):
-            if (inside := clipped(stretch, period)) is not None:
+        for part in parts_of(bill):
+            if (inside := clipped(part, period)) is not None:
                 found[bill.cloud].append(inside)
     return tuple(_cloud(cloud, found[cloud], by) for cloud in sorted(found, key=_order))
 
@@ -236,16 +236,16 @@ def _order(cloud: str) -> tuple[bool, bool, int]:
     return not traits.billed, place_traits.is_emulated(cloud), (*place_traits.NAMES, "").index(traits.name)
 
 
-def _cloud(cloud: str, found: Sequence[Stretch], by: By) -> CloudCost:
-    groups: dict[tuple[str, str | None], list[Stretch]] = defaultdict(list)
-    for stretch in found:
-        groups[_key(stretch, by)].append(stretch)
+def _cloud(cloud: str, found: Sequence[BillPart], by: By) -> CloudCost:
+    groups: dict[tuple[str, str | None], list[BillPart]] = defaultdict(list)
+    for part in found:
+        groups[_key(part, by)].append(part)
     rows = [_row(name, job, inside) for (name, job), inside in groups.items()]
     rows.sort(key=lambda row: (-(row.known_usd or 0.0), -row.hours, row.name))
     return CloudCost(cloud, _row("total", None, found), tuple(rows), _open_slices(found))
 
 
-def _row(name: str, job: str | None, found: Sequence[Stretch]) -> CostRow:
+def _row(name: str, job: str | None, found: Sequence[BillPart]) -> CostRow:
     def dollars(*uses: Use) -> float | None:
         return costs.total(each.usd for each in found if each.use in uses) if billed else None
 
@@ -267,20 +267,20 @@ def _row(name: str, job: str | None, found: Sequence[Stretch]) -> CostRow:
     )
 
 
-def _saved(stretch: Stretch) -> float | None:
+def _saved(part: BillPart) -> float | None:
     """Return what spot capacity saved; nothing on granted capacity, which is free without it."""
-    price, on_demand = stretch.bill.usd_per_hour, stretch.bill.on_demand_usd_per_hour
+    price, on_demand = part.bill.usd_per_hour, part.bill.on_demand_usd_per_hour
     if price == 0:
         return 0.0
-    return None if price is None or on_demand is None else (on_demand - price) * stretch.hours
+    return None if price is None or on_demand is None else (on_demand - price) * part.hours
 
 
-def _open_slices(found: Sequence[Stretch]) -> tuple[OpenSlice, ...]:
-    parts: dict[str, list[Stretch]] = defaultdict(list)
-    for stretch in found:
-        bill = stretch.bill
+def _open_slices(found: Sequence[BillPart]) -> tuple[OpenSlice, ...]:
+    parts: dict[str, list[BillPart]] = defaultdict(list)
+    for part in found:
+        bill = part.bill
         if place_traits.traits_of(bill.cloud).billed and (bill.until is None or bill.state == FORGOTTEN):
-            parts[bill.id].append(stretch)
+            parts[bill.id].append(part)
     return tuple(
         OpenSlice(
             node=bill.node,
@@ -300,9 +300,9 @@ def _open_slices(found: Sequence[Stretch]) -> tuple[OpenSlice, ...]:
     )
 
 
-def _key(stretch: Stretch, by: By) -> tuple[str, str | None]:
-    """Return the name of the row that has this stretch, and the job of a run."""
-    bill, payer = stretch.bill, stretch.payer
+def _key(part: BillPart, by: By) -> tuple[str, str | None]:
+    """Return the name of the row that has this part, and the job of a run."""
+    bill, payer = part.bill, part.payer
     if by in ("project", "accelerator"):
         return bill.project if by == "project" else bill.accelerator_type, None
     if payer is None:

@@ -25,15 +25,20 @@ from typing import Any, Protocol
 
 
 class Closable(Protocol):
-    def close(self) -> object: ...
+    """A file, a socket or the like, which a forked child must not keep open."""
+
+    def close(self) -> object:
+        """Close it."""
 
 
 class Forked(Protocol):
     """Gets ready for a fork, and goes on after it, in the parent and in the child. Both are called in the thread that forks."""
 
-    def before_fork(self) -> None: ...
+    def before_fork(self) -> None:
+        """Get ready for a fork."""
 
-    def after_fork(self, *, in_child: bool) -> None: ...
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on after the fork, in the parent or in the child."""
 
 
 _forking = threading.RLock()  # held by the thread that forks, from before the fork until after it

@@ -88,9 +88,11 @@ class Backend(Protocol):
     def state(self) -> dict[str, Any]:
         """Return the backend's own part of a checkpoint: a loss scale, or {}."""
 
-    def load_state(self, state: dict[str, Any]) -> None: ...
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over the part of a checkpoint that `state` returned."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the world of processes. Call once, at the end."""
 
 
 def open_backend(job: TrainingJob) -> Backend:

@@ -19,11 +19,14 @@ STEP = "train"  # the name under which XProf groups steps
 class Trace(Protocol):
     """One trace. Any method may raise what the profiler raises."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Begin the trace."""
 
-    def begin_step(self, number: int) -> None: ...
+    def begin_step(self, number: int) -> None:
+        """Mark the beginning of a step."""
 
-    def end_step(self) -> None: ...
+    def end_step(self) -> None:
+        """Mark the end of the step that was begun last."""
 
     def stop(self) -> None:
         """End the trace and write its files."""

@@ -37,41 +37,41 @@ QUESTIONS = {  # what is not known without an answer; `{}`: from where SSH comes
 
 
 @dataclass(frozen=True, slots=True)
-class AskedWay:
-    """About which way to ask instead of that of the settings: of a job file, of `--via`."""
+class AskedAccess:
+    """The access to ask about instead of that of the settings: of a job file, of `--via`."""
 
     of: str = ""  # whose workers, such as `of the job x`; empty: of new slices, by default
     wish: AccessWish = access.NO_WISH  # before that of the settings
     zone: str | None = None  # or region; None: that of the settings
 
 
-OF_THE_SETTINGS = AskedWay()
+OF_THE_SETTINGS = AskedAccess()
 
 
 def access_checks(
-    session: Session, slices: Sequence[SliceHealth], way: AskedWay = OF_THE_SETTINGS
+    session: Session, slices: Sequence[SliceHealth], wished: AskedAccess = OF_THE_SETTINGS
 ) -> list[HealthCheck]:
-    """Return which way a new slice takes, the logins tried on open slices, and what else can be asked about that way."""
+    """Return the route of a new slice, the logins tried on open slices, and what else can be asked about that route."""
     own, rules = session.target, rules_of(session).known()
-    target = replace(own, access=way.wish.over(own.access), zone=way.zone or own.zone)
+    target = replace(own, access=wished.wish.over(own.access), zone=wished.zone or own.zone)
     route = access.route(target.access, rules)
     taken = f"{access.describe(route)}: {access.reason(target.access, rules)}"
     text = f"by default, workers of new slices are reached {taken}; a job's `access:` outranks that"
-    checks = [HealthCheck("access", True, f"the workers {way.of} are reached {taken}" if way.of else text)]
+    checks = [HealthCheck("access", True, f"the workers {wished.of} are reached {taken}" if wished.of else text)]
     tried = login_check(session, slices)
     asked = _Asked(session, target, route)
-    proven = tried.live is True and any(_same_way(each.lease.route, route) for each in slices)
+    proven = tried.live is True and any(_same_route(each.lease.route, route) for each in slices)
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = list(pool.map(lambda check: check(), asked.checks(proven)))
     return [*checks, tried, *(check for check in found if check is not None)]
 
 
-def _same_way(one: Route, other: Route) -> bool:
+def _same_route(one: Route, other: Route) -> bool:
     return (one.via, one.ssh_proxy_command, one.os_login) == (other.via, other.ssh_proxy_command, other.os_login)
 
 
 class _Asked:
-    """What can be asked without a VM about the way of new slices."""
+    """What can be asked without a VM about the route of new slices."""
 
     def __init__(self, session: Session, target: Target, route: Route) -> None:
         self.target, self.route, self.project = target, route, target.project
@@ -81,7 +81,7 @@ class _Asked:
         self.reach = reach
 
     def checks(self, proven: bool) -> Iterator[Callable[[], HealthCheck | None]]:
-        """Yield the checks. `proven`: a login by the same way worked, so that nothing of that way is missing."""
+        """Yield the checks. `proven`: a login by the same route worked, so that nothing of it is missing."""
         if not proven:
             if self.route.via is Via.IAP:
                 yield self.relay

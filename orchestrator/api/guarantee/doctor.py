@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator import catalog, settings
 from orchestrator.api.guarantee import health_checks
-from orchestrator.api.guarantee.access_checks import OF_THE_SETTINGS, AskedWay, access_checks
+from orchestrator.api.guarantee.access_checks import OF_THE_SETTINGS, AskedAccess, access_checks
 from orchestrator.api.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.api.jobs import planning
 from orchestrator.api.jobs.job import spec_of, sweep_of
@@ -74,8 +74,8 @@ def _slice_as_json(each: SliceHealth) -> dict[str, Any]:
     }
 
 
-def way_of(file: Path | None, via: str | None) -> AskedWay:
-    """Return the way that `access:` of a job file asks for, and `via` before that. Raises JobSpecError, UserError."""
+def access_of(file: Path | None, via: str | None) -> AskedAccess:
+    """Return the access that a job file wishes, and `via` before that. Raises JobSpecError, UserError."""
     wish, of, zone = AccessWish(via=via), "with this --via" if via else "", None
     if file is not None:
         found = planning.read(planning.JobRequest(file))
@@ -83,15 +83,15 @@ def way_of(file: Path | None, via: str | None) -> AskedWay:
         wish, of = wish.over(spec.access.wish), f"of the job {spec.name}{f' {of}' if of else ''}"
         places = [place for one in spec.tpu.alternatives for place in one.zone]
         zone = next((place for place in places if place in (*catalog.zones(), *catalog.regions())), None)
-    return AskedWay(of, wish, zone)
+    return AskedAccess(of, wish, zone)
 
 
 def diagnose(
-    reporter: Reporter, *, cloud: str | None = None, project: str | None = None, way: AskedWay = OF_THE_SETTINGS
+    reporter: Reporter, *, cloud: str | None = None, project: str | None = None, wished: AskedAccess = OF_THE_SETTINGS
 ) -> Diagnosis:
     """Return every health check and every open slice. Raises nothing: an error is a check that is not live.
 
-    `way`: about which way to the workers of new slices to ask.
+    `wished`: the access to the workers of new slices to ask about.
     """
     try:
         target = settings.resolve(cloud, project, os.environ)
@@ -106,7 +106,7 @@ def diagnose(
         session.recover(budget_s=RECOVERY_S)
         slices = tuple(_look(session, lease) for lease in session.ledger.open_leases())
         if not any(check.code for check in checks):
-            checks += access_checks(session, slices, way)
+            checks += access_checks(session, slices, wished)
     except TpujobError as error:
         checks.append(health_checks.failed("state", error))
     checks += _layers(session, target, slices)

@@ -62,7 +62,8 @@ class OpenWebSocket(Protocol):
 
     def __call__(
         self, path: str, *, fresh: bool
-    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]: ...
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
+        """Return a context in which the WebSocket is open."""
 
 
 class Tunnel:

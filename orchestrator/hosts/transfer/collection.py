@@ -25,19 +25,24 @@ class Source(Protocol):
     """Where the results of one worker come from."""
 
     @property
-    def index(self) -> int: ...
+    def index(self) -> int:
+        """The index of the worker."""
 
 
 class Packer(AbstractContextManager["Packer"], Protocol):
     """The packer of one worker: what `Collector.receive` talks to."""
 
-    def answer(self, limit: int) -> dict[str, Any]: ...
+    def answer(self, limit: int) -> dict[str, Any]:
+        """Return the next answer of the packer, of at most `limit` bytes. Raises CommandFailed for an error of the packer."""
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, data: bytes) -> None:
+        """Send bytes to the packer, as it takes them. Raises CommandFailed when it has ended."""
 
-    def read(self, size: int) -> bytes: ...
+    def read(self, size: int) -> bytes:
+        """Return exactly `size` bytes."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the packer. Callable from any thread."""
 
 
 def packer_of(connection: Connection) -> WorkerCall:

@@ -78,8 +78,8 @@ def drafter(
 ) -> PlanDrafter:
     """Return what drafts the slices of a plan. Raises ConfigError where this machine could not use them."""
     where = place(desk, wish, watched)
-    way = access.route(where.access, where.rules())
-    files = 1 if way.via is not access.Via.IAP and way.ssh_proxy_command is None else 3
+    route = access.route(where.access, where.rules())
+    files = 1 if route.via is not access.Via.IAP and route.ssh_proxy_command is None else 3
     workers = max(candidate.workers for candidate in plan.candidates)
     desk.check_machine(*((workers, files) if purpose is Purpose.RUN else ()))
     return PlanDrafter(plan, where, purpose=purpose, **about)

@@ -31,31 +31,40 @@ Program = Coroutine["Effect[Any]", Any, T]
 class Locks(Protocol):
     """The locks of leases and attempts: file locks, which the kernel drops when their process dies."""
 
-    def lock(self, name: str) -> bool: ...
+    def lock(self, name: str) -> bool:
+        """Lock without waiting; return whether this thread has the lock now."""
 
-    def unlock(self, name: str) -> None: ...
+    def unlock(self, name: str) -> None:
+        """Give the lock back, if this thread has it."""
 
-    def is_locked(self, name: str) -> bool: ...
+    def is_locked(self, name: str) -> bool:
+        """Return whether a living thread of this process, or another process, has the lock."""
 
 
 class Logins(Protocol):
     """The keys of leases in the OS Login profile of the user."""
 
-    def grant_login(self, lease: Lease, expires_at: float) -> str: ...
+    def grant_login(self, lease: Lease, expires_at: float) -> str:
+        """Import the key of the lease into the profile; return whom to log in as. Raises CloudError."""
 
-    def extend_login(self, lease: Lease, expires_at: float) -> None: ...
+    def extend_login(self, lease: Lease, expires_at: float) -> None:
+        """Move the expiry of the key. Raises CloudError, Vanished if the key is not in the profile."""
 
-    def revoke_login(self, lease: Lease) -> None: ...
+    def revoke_login(self, lease: Lease) -> None:
+        """Remove the key from the profile, if it is there. Raises CloudError."""
 
 
 class Link(Protocol):
     """The way to the workers of a lease, which ends with its claim. Who runs jobs knows more of it: `hosts.fleet.crew`."""
 
-    def connect(self, deadline_s: float, on_wait: Callable[[str], None] = ...) -> None: ...
+    def connect(self, deadline_s: float, on_wait: Callable[[str], None] = ...) -> None:
+        """Wait until every worker can be followed, `deadline_s` at most. Raises Unreachable."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """End every running call, in any thread; every later call, too. What runs on the workers goes on."""
 
-    def canceled(self, timeout_s: float) -> bool: ...
+    def canceled(self, timeout_s: float) -> bool:
+        """Wait until `cancel`, `timeout_s` at most; return whether it was called."""
 
 
 class World(Protocol):
@@ -65,23 +74,34 @@ class World(Protocol):
     locks: Locks
 
     @property
-    def reach(self) -> Logins: ...
+    def reach(self) -> Logins:
+        """The keys that open the workers of leases."""
 
     @property
-    def cloud(self) -> Cloud: ...
+    def cloud(self) -> Cloud:
+        """The client of the cloud. It connects when it is first needed."""
 
     @property
-    def report(self) -> Callable[[Report], None]: ...
+    def report(self) -> Callable[[Report], None]:
+        """Where reports of programs go."""
 
-    def now(self, cloud: str | None = None) -> float: ...
+    def now(self, cloud: str | None = None) -> float:
+        """Return the ledger's time in unix seconds, of a cloud or of this one."""
 
-    def is_time_certain(self) -> bool: ...
+    def is_time_certain(self) -> bool:
+        """Return False after a restart of this machine until `set_server_time`: more time may have passed than `now` says."""
 
-    def set_server_time(self, server_now: float, asked_at: float) -> None: ...
+    def set_server_time(self, server_now: float, asked_at: float) -> None:
+        """Take the time from the server's Date in a reply that has just come, to a call made at `asked_at` (`now`)."""
 
-    def arm(self) -> bool: ...
+    def arm(self) -> bool:
+        """Start the guardian of this process, once. False: the user wants none. Raises TpujobError when it does not start."""
 
-    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Link: ...
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Link:
+        """Connect to every worker of a lease, `deadline_s` at most. Raises Unreachable.
+
+        The link ends when the release of the lease begins.
+        """
 
 
 class Effect(Generic[T]):

@@ -21,16 +21,19 @@ class ReachPort(Logins, Protocol):
 
     def fleet(
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
-    ) -> Link: ...
+    ) -> Link:
+        """Return the workers of a lease. Connects to nothing yet. `notice` gets sentences for the user."""
 
 
 class GuardianHandle(Protocol):
     """A guardian that watches this process until `close`; see `promise.guardian_process`."""
 
     @property
-    def waits(self) -> bool: ...
+    def waits(self) -> bool:
+        """Whether it watches. False after `close`, and in a forked child."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Wake the guardian, which then releases what is left and not locked."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ KEY_OUTLIVES_S = 3600.0  # a key in an OS Login profile, after the deadline: res
 
 
 class Via(StrEnum):
-    """A way to the SSH port of a worker."""
+    """How the SSH port of a worker is reached."""
 
     EXTERNAL = "external"  # its external address
     INTERNAL = "internal"  # its address in the slice's network, directly or through `ssh_proxy_command`
@@ -48,7 +48,7 @@ class AccessWish:
 
 @dataclass(frozen=True)
 class Route:
-    """The way that a slice is created for."""
+    """How the workers of a slice are reached, as it was decided before its create call."""
 
     via: Via = Via.EXTERNAL
     ssh_proxy_command: str | None = None
@@ -85,7 +85,7 @@ def route(wish: AccessWish, rules: ProjectRules = NO_RULES) -> Route:
 
 
 def reason(wish: AccessWish, rules: ProjectRules = NO_RULES) -> str:
-    """Return why `route` takes the way that it takes, in words."""
+    """Return why `route` decides as it does, in words."""
     asked = wish.via or "auto"
     if asked != "auto":
         why = f"`via: {asked}` in `access:`"

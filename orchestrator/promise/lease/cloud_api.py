@@ -192,11 +192,14 @@ class Bearer(Protocol):
     """A source of tokens. After a 401, `renew` replaces the token, or raises the reason why it cannot."""
 
     @property
-    def renewable(self) -> bool: ...
+    def renewable(self) -> bool:
+        """Whether `renew` can help."""
 
-    def token(self) -> str: ...
+    def token(self) -> str:
+        """Return the token for the next call."""
 
-    def renew(self) -> None: ...
+    def renew(self) -> None:
+        """Replace the token, or raise the reason why that is not possible."""
 
 
 class Cloud(Protocol):

@@ -70,7 +70,8 @@ def synchronized(anchor: Anchor, server_now: float, *, asked_s: float, boot_s: f
 class Anchors(Protocol):
     """Where the anchors are kept: the ledger."""
 
-    def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor: ...
+    def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
+        """Return the anchor of a cloud's time, made by `change` of the last one (None: there is none) and the open leases."""
 
 
 class HostClock(Protocol):

@@ -55,7 +55,7 @@ async def find(search: Search, capabilities: Capabilities, owed: Obligations) ->
     # A stockout lasts minutes, and every try costs a create call, which the project's quota limits per minute.
     period_s = capabilities.timings.heartbeat_s
     for pause_s in retry.pauses(first_s=period_s / 2, longest_s=5 * period_s):
-        lease, drafts = await state.try_ways(drafts)
+        lease, drafts = await state.try_routes(drafts)
         if lease is not None:
             return lease
         now = await Now()
@@ -79,16 +79,16 @@ class _SearchState:
     excluded: set[QuotaKey] = field(default_factory=set)
     refusals: dict[str, errors.CloudError] = field(default_factory=dict)  # candidate → its last error
 
-    async def try_ways(self, drafts: tuple[Draft, ...]) -> tuple[Lease | None, tuple[Draft, ...]]:
-        """Try each candidate once, again by another way where a policy refuses the first. Return the drafts that were tried."""
+    async def try_routes(self, drafts: tuple[Draft, ...]) -> tuple[Lease | None, tuple[Draft, ...]]:
+        """Try each candidate once, and by another route where a policy refuses the first. Return the drafts that were tried."""
         while True:
             try:
                 return await self.try_all(drafts), drafts
             except (errors.ExternalAddressRefused, errors.OsLoginRequired) as refusal:
-                drafts = await self._other_way(drafts, refusal)
+                drafts = await self._other_route(drafts, refusal)
 
-    async def _other_way(self, drafts: tuple[Draft, ...], refusal: errors.CloudError) -> tuple[Draft, ...]:
-        """Release what was created, which may exist in spite of the refusal; return the same candidates by another way."""
+    async def _other_route(self, drafts: tuple[Draft, ...], refusal: errors.CloudError) -> tuple[Draft, ...]:
+        """Release what was created, which may exist in spite of the refusal; return the same candidates by another route."""
         drafter, why = self.search.drafter, refusals.describe(refusal)
         found = await Make(partial(drafter.reroute, drafts[0].lease.route, refusal)) if drafter is not None else None
         if drafter is None or found is None:

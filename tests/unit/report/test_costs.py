@@ -40,15 +40,15 @@ from orchestrator.report.rows import costs
 from orchestrator.report.spending import (
     Bill,
     BilledInterval,
+    BillPart,
     By,
     CloudCost,
     CostRow,
     Period,
-    Stretch,
     Use,
     Work,
     clouds,
-    stretches,
+    parts_of,
 )
 from tests.fakes.leases import lease_and_request
 
@@ -232,7 +232,7 @@ def work(since_h: float, until_h: float, *, failed: bool = False) -> Work:
 
 def uses(bill: Bill) -> list[tuple[str | None, str, float]]:
     """Payer, use and hours of each part."""
-    return [(each.payer and each.payer.run, each.use.value, each.hours) for each in stretches(bill)]
+    return [(each.payer and each.payer.run, each.use.value, each.hours) for each in parts_of(bill)]
 
 
 def only(bills: list[Bill], by: By = "job", period: Period = EVER) -> CloudCost:
@@ -413,7 +413,7 @@ def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up
         now=AT + now * HOUR, paid=tuple(run(f"r{number}", *span) for number, span in enumerate(paid)),
         work=tuple(work(*span) for span in worked),
     )  # fmt: skip
-    parts = stretches(bill)
+    parts = parts_of(bill)
     assert all(before.until == after.since for before, after in pairwise(parts))
     assert sum(part.hours for part in parts) == pytest.approx((bill.end - bill.since) / HOUR)
     assert all(_differ(before, after) for before, after in pairwise(parts))
@@ -428,5 +428,5 @@ def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up
     assert {part.use for part in parts} <= set(Use)
 
 
-def _differ(before: Stretch, after: Stretch) -> bool:
+def _differ(before: BillPart, after: BillPart) -> bool:
     return (before.payer, before.use) != (after.payer, after.use)

@@ -48,7 +48,8 @@ class LogStream(Protocol):
     Each line begins with its time in RFC 3339 and a space. Raises CloudError.
     """
 
-    def __iter__(self) -> Iterator[bytes]: ...
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield pieces of the log as they arrive."""
 
     def close(self) -> None:
         """End the stream at once, from any thread."""

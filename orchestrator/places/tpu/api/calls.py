@@ -123,6 +123,7 @@ class ApiCalls(ABC):
         raise UnexpectedReply(f"the API's list has more than {MAX_PAGES} pages")
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
+        """Return the address of every worker, with what it publishes of itself. Raises as `Cloud.workers`."""
         with must_exist(name):
             node = self._node(name)
         replies.addresses(node)  # raises before the guest attributes, whose reads are limited to a few a minute
@@ -135,6 +136,7 @@ class ApiCalls(ABC):
         return replies.worker_addresses(node, published, emulated=self.emulated)
 
     def get(self, name: SliceName) -> SliceView | None:
+        """Return the slice: its node, else the request for it; None if there is neither."""
         # The request first: once it does not exist, no node can be created from it between the two replies.
         queue = self._queue(name) if name.queued else None
         try:
@@ -143,15 +145,18 @@ class ApiCalls(ABC):
             return None if queue is None else replies.queue_view(queue, name)
 
     def _queue(self, name: SliceName) -> Mapping[str, Any] | None:
+        """Return the queued resource of this name; None if there is none."""
         try:
             return self._named(name, "get_queued_resource", queue_path(name))
         except NotFound:
             return None
 
     def _node(self, name: SliceName) -> Mapping[str, Any]:
+        """Return the node of this name. Raises NotFound."""
         return self._named(name, "get_node", path(name))
 
     def _named(self, name: SliceName, call: str, full: str) -> Mapping[str, Any]:
+        """Return what a call answers about a name. Raises NotFound, UnexpectedReply if the answer has another name."""
         data = self._ask(call, {"name": full}).data
         if str(data.get("name", "")).rpartition("/")[2] != name.node:
             shown = repr(data.get("name"))[:200]
@@ -159,6 +164,7 @@ class ApiCalls(ABC):
         return data
 
     def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        """Return the nodes of a zone, or of all zones; `queued`: and the requests that have no node."""
         # All zones (AIP-159), as `gcloud compute tpus tpu-vm list --zone=-` requests them.
         full = f"{_project(project)}/locations/{EVERYWHERE}" if zone == EVERYWHERE else parent(project, zone)
         where, place = {"parent": full}, SliceName(project, zone, "")
@@ -175,6 +181,7 @@ class ApiCalls(ABC):
     def _listed(
         self, call: str, request: Mapping[str, str], field: str, read: Callable[[Mapping[str, Any]], Row]
     ) -> Listing[Row]:
+        """Return all pages of a list, each row as `read` has it. A name that comes twice counts once, as it came last."""
         rows: dict[object, Row] = {}
         unreachable: dict[str, None] = {}
         first: ApiReply | None = None
@@ -185,6 +192,7 @@ class ApiCalls(ABC):
         return Listing(tuple(rows.values()), tuple(unreachable), first.server_now if first else None)
 
     def zones(self, project: str) -> Listing[str]:
+        """Return the zones that the API names to the project."""
         zones = self._texts("list_locations", {"name": _project(project)}, "locations", "locationId")
         return Listing(tuple(zone for zone in zones if names.zone_problem(zone) is None))
 
@@ -194,10 +202,12 @@ class ApiCalls(ABC):
         return Listing(tuple(kind for kind in types if _TYPE.fullmatch(kind)))
 
     def _texts(self, call: str, request: Mapping[str, str], field: str, key: str) -> dict[str, None]:
+        """Return one text of each row of a list, in order, each once."""
         rows = (row for page in self._pages(call, request) for row in _objects(page.data, field))
         return dict.fromkeys(str(row.get(key, "")) for row in rows)
 
     def delete(self, name: SliceName) -> Operation | None:
+        """Delete the slice, a request with its node; return the operation, None if there is nothing to delete."""
         if not name.queued:
             return self._delete("delete_node", {"name": path(name)})
         try:
@@ -208,12 +218,14 @@ class ApiCalls(ABC):
         return request or self._delete("delete_node", {"name": path(name)})
 
     def _delete(self, call: str, request: Mapping[str, Any]) -> Operation | None:
+        """Send a delete; return its operation, None for a 404."""
         try:
             return replies.operation(self._ask(call, request).data)
         except NotFound:
             return None
 
     def operation(self, name: str) -> Operation | None:
+        """Return the operation of this name; None if the API knows none."""
         if not replies.OPERATION.fullmatch(name):
             raise BadRequest(f"{name[:200]!r} is not the name of an operation")
         try:
@@ -222,6 +234,7 @@ class ApiCalls(ABC):
             return None
 
     def operations(self, project: str, zone: str) -> Listing[Operation]:
+        """Return the operations of a zone."""
         return self._listed("list_operations", {"name": parent(project, zone)}, "operations", replies.operation)
 
     def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
