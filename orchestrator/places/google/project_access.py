@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 from orchestrator.errors import AuthError, CloudError, UnexpectedReply
 from orchestrator.places.google import error_translation
-from orchestrator.places.google.fetch import json_call
+from orchestrator.places.google.fetch import api_call
 from orchestrator.promise.lease.access import ANYWHERE, SSH_PORT, FirewallRule, Subnetwork
 from orchestrator.promise.lease.cloud_api import Bearer
 
@@ -96,7 +96,7 @@ class ProjectSetup:
     def _ask(self, service: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         url = f"{self.emulator.rstrip('/') if self.emulator else f'https://{service}'}/{quote(path, safe='/:?=&%')}"
         method = "GET" if body is None else "POST"
-        return json_call(method, url, body, self.bearer, emulated=self.emulator is not None, timeout_s=TIMEOUT_S)
+        return api_call(method, url, body, self.bearer, emulated=self.emulator is not None, timeout_s=TIMEOUT_S).data
 
 
 def disabled_api(error: CloudError) -> str | None:
@@ -236,7 +236,7 @@ class OsLogin:
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, str] | None = None
     ) -> Mapping[str, Any]:
         url = f"{self._endpoint}/v1/{path}{'?' + urlencode(query) if query else ''}"
-        return json_call(method, url, body, self._bearer, emulated=self._emulated)
+        return api_call(method, url, body, self._bearer, emulated=self._emulated).data
 
 
 def account_of(bearer: Bearer, *, endpoint: str = OPENID, emulated: bool = False) -> str:
@@ -245,7 +245,7 @@ def account_of(bearer: Bearer, *, endpoint: str = OPENID, emulated: bool = False
     Raises AuthError if Google does not tell.
     """
     try:
-        reply = json_call("GET", f"{endpoint.rstrip('/')}/v1/userinfo", None, bearer, emulated=emulated)
+        reply = api_call("GET", f"{endpoint.rstrip('/')}/v1/userinfo", None, bearer, emulated=emulated).data
     except AuthError as error:
         raise AuthError(f"whose OS Login profile it is, Google does not tell: {error.message}", hint=SIGN_IN) from error
     address = reply.get("email")
