@@ -9,13 +9,14 @@ Real tokens go to https://*.googleapis.com only; an emulator's goes to its own a
 """
 
 import base64
+import contextlib
 import http.client
 import json
 import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -58,25 +59,28 @@ def fetch(
     parts = urlsplit(url)
     host = parts.netloc
     connection = connection_to(parts.scheme, host, timeout_s, proxies=proxies)
-    answered = False
+    with contextlib.closing(connection):
+        with translated(host):
+            if ours:
+                connection.connect()
+                sockets.expect_ours(connection.sock, timeout_s)
+            connection.request(method, url.partition(host)[2], body, dict(headers))
+            sock = connection.sock  # the connection drops it if the server announces that this reply is the last
+            response = connection.getresponse()
+        with translated(host, "the reply of {host} broke off"):
+            content = _whole(response, sock, give_up_at)
+    return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+
+
+@contextlib.contextmanager
+def translated(host: str, what: str = "{host} cannot be reached") -> Iterator[None]:
+    """Raise CloudUnavailable for a connection that cannot be made, or that broke off."""
     try:
-        if ours:
-            connection.connect()
-            sockets.expect_ours(connection.sock, timeout_s)
-        connection.request(method, url.partition(host)[2], body, dict(headers))
-        sock = connection.sock  # the connection drops it if the server announces that this reply is the last
-        response = connection.getresponse()
-        answered = True
-        content = _whole(response, sock, give_up_at)
-        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+        yield
     except TimeoutError as error:
         raise CloudUnavailable(f"{host} did not answer in time") from error
     except (OSError, http.client.HTTPException) as error:
-        if answered:
-            raise CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}") from error
-        raise CloudUnavailable(f"{host} cannot be reached: {_cause(error)}", hint=_hint(error)) from error
-    finally:
-        connection.close()
+        raise CloudUnavailable(f"{what.format(host=host)}: {_cause(error)}", hint=_hint(error)) from error
 
 
 def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: float) -> bytes:
