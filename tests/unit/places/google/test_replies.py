@@ -21,7 +21,7 @@ from orchestrator.errors import (
 from orchestrator.places.google import credentials, error_translation, fetch, objects
 from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.fetch import Reply
-from orchestrator.places.google.project_access import Login, OsLogin, account_of
+from orchestrator.places.google.project_access import Apis, Login, OsLogin, account_of
 from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.settings import Target
 from tests.fakes.api import FixedToken, StubApi, StubReply
@@ -138,7 +138,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
 
 
 def profile_of(account: str = "ada@example.com", token: FixedToken | None = None) -> OsLogin:
-    return OsLogin(account, token or FixedToken("token0"))
+    return OsLogin(account, Apis(token or FixedToken("token0")))
 
 
 def import_one(login: OsLogin) -> Login:
@@ -213,7 +213,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(answering:
 
 def test_the_account_is_what_googles_userinfo_says(answering: Answering) -> None:
     sent = answering((200, {"sub": "1", "email": "ada@example.com"}))
-    assert account_of(FixedToken("token0")) == "ada@example.com"
+    assert account_of(Apis(FixedToken("token0"))) == "ada@example.com"
     assert sent[0][1] == "https://openidconnect.googleapis.com/v1/userinfo"
 
 
@@ -223,7 +223,7 @@ def test_the_account_is_what_googles_userinfo_says(answering: Answering) -> None
 def test_an_account_that_google_does_not_tell_says_how_to_log_in(answering: Answering, reply: tuple[int, Any]) -> None:
     answering(reply)
     with pytest.raises(AuthError, match="does not tell") as error:
-        account_of(FixedToken("token0"))
+        account_of(Apis(FixedToken("token0")))
     assert "gcloud auth application-default login" in str(error.value.hint)
 
 
