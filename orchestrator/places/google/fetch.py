@@ -67,20 +67,22 @@ def fetch(
             connection.request(method, url.partition(host)[2], body, dict(headers))
             sock = connection.sock  # the connection drops it if the server announces that this reply is the last
             response = connection.getresponse()
-        with translated(host, "the reply of {host} broke off"):
+        with translated(host, answered=True):
             content = _whole(response, sock, give_up_at)
     return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
 
 
 @contextlib.contextmanager
-def translated(host: str, what: str = "{host} cannot be reached") -> Iterator[None]:
-    """Raise CloudUnavailable for a connection that cannot be made, or that broke off."""
+def translated(host: str, *, answered: bool = False) -> Iterator[None]:
+    """Raise CloudUnavailable for a connection that cannot be made, or that broke off. `answered`: a reply has begun."""
     try:
         yield
     except TimeoutError as error:
         raise CloudUnavailable(f"{host} did not answer in time") from error
     except (OSError, http.client.HTTPException) as error:
-        raise CloudUnavailable(f"{what.format(host=host)}: {_cause(error)}", hint=_hint(error)) from error
+        if answered:
+            raise CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}") from error
+        raise CloudUnavailable(f"{host} cannot be reached: {_cause(error)}", hint=_hint(error)) from error
 
 
 def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: float) -> bytes:
