@@ -85,12 +85,12 @@ class TpuEmulator:
 
     def _google(self) -> dict[str, str]:
         """Return what makes programs of Google's libraries take this emulator for Google."""
-        from requests.utils import DEFAULT_CA_BUNDLE_PATH  # only for Google's own programs
+        import certifi  # only for Google's own programs
 
         # It imports gRPC and Google's messages, which takes long on a busy machine.
         proxy = control.request(self.endpoint, "POST", "/_emulator/proxy", {}, control.START_TIMEOUT_S)
         trusted = self.state_dir / "trusted.pem"  # what was trusted before, and this emulator
-        before = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or DEFAULT_CA_BUNDLE_PATH
+        before = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or certifi.where()
         trusted.write_bytes(Path(before).read_bytes() + b"\n" + Path(proxy["authority"]).read_bytes())
         metadata = self.url.removeprefix("http://")
         bundles = "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"

@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/tpu/api/(calls|replies)", r"^(the (API|emulator|queued)|two VMs|worker \{index\}|asked for)"),
         (r"places/google/project_access", r"pages"),
         (
-            r"places/tpu/api/(client|calls)",
+            r"places/tpu/api/(client|create_request|calls)",
             r"differ in|UUID|has to be valid|exclude|an operation|up to 7 days",
         ),
         (
@@ -128,7 +128,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Disk full or not writable": ((r"", r"\} cannot be (written|created)|free some space"),),
     "The API cannot be reached": (
         (r"places/google/error_translation", r"^\{host|network|proxy|sign-in server|TLS|broke off"),
-        (r"places/google/(fetch|known_errors)", r"reached|proxy|unable to queue"),
+        (r"places/google/(fetch|known_errors)", r"reached|proxy|broke off|in time|unable to queue"),
         (r"api/session/session|promise/renewal", r"was restarted|labels of"),
         (r"api/slices/(inventory|status)", r""),
     ),

@@ -217,7 +217,7 @@ class Client:
         ends all of its runs, and no other one starts. Raises UnknownRun; UserError for a name of several; TeardownUnproven;
         TpujobError if the process of the run does not stop it.
         """
-        with self._session(quiet=True, ends=True) as session:
+        with self._session(quiet=True, light=True) as session:
             canceled = jobs.ending.cancel(session, _id(run))
             if not canceled.released:
                 self._check_released(session)
@@ -373,7 +373,7 @@ class Client:
         `everything`: every slice of this machine's ledger. Raises TeardownUnproven for one that is not proven absent; UserError
         for an unknown name.
         """
-        with self._session(on_event, quiet=True, ends=True, light=True) as session:
+        with self._session(on_event, quiet=True, light=True) as session:
             result = slices.down.take_down(session, name, everything=everything)
             self._check_released(session)
             if result.error is not None:
@@ -419,7 +419,7 @@ class Client:
 
         Raises nothing for an API that does not answer: `Status.exit_code` is 0 only for a complete answer.
         """
-        with self._session(on_event, ends=True, light=True) as session:
+        with self._session(on_event, light=True) as session:
             return slices.status.status(session)
 
     def offers(
@@ -467,7 +467,7 @@ class Client:
 
     @contextmanager
     def _session(self, on_event: OnEvent | None = None, **how: bool) -> Iterator[Session]:
-        """`how`: `quiet`, `light` and `ends` of `Session.open`."""
+        """`how`: `quiet` and `light` of `Session.open`."""
         with self._reporter(on_event) as reporter:
             opens = sessions.session.Session.open
             session = opens(self.cloud, self.project, reporter=reporter, after_end=after_end, **how)

@@ -107,7 +107,7 @@ class CommandClient(Client):
     # -- slices --------------------------------------------------------------------------------------------------------
 
     def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
-        with self._session(quiet=True, ends=True, light=True) as session:
+        with self._session(quiet=True, light=True) as session:
             return slices.down.take_down(session, name, everything=everything)
 
     def plan_up(self, *wished: Any, idle: Duration | None) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Desk(Protocol):
 class Lines(Protocol):
     """How a command reaches the clouds."""
 
-    light: bool  # it only reads and deletes
+    light: bool  # it creates nothing
 
     def address(self, cloud: str) -> Address:
         """Return where this cloud answers; an embedded emulator is started if need be. Raises CloudError, ConfigError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.hosts.transfer.collect import CollectResult
     from orchestrator.places.desk import Desk
     from orchestrator.places.place import Standing, Watch
+    from orchestrator.promise.lease.cloud_api import WorkerAddress
     from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 
 STOP_GRACE_S = 10.0
@@ -103,3 +105,23 @@ class LeasedPlace:
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete nothing: all of a run is at what its lease names."""
+
+
+class NoReach:
+    """The way to the workers of a place that has none by a connection, and no keys: a `ReachPort` that is never asked."""
+
+    __slots__ = ()
+
+    def fleet(
+        self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
+    ) -> Crew:
+        raise AssertionError("its workers are not connected to")
+
+    def grant_login(self, lease: Lease, expires_at: float) -> str:
+        raise AssertionError("no lease of this place has an SSH key")
+
+    def extend_login(self, lease: Lease, expires_at: float) -> None:
+        raise AssertionError("no lease of this place has an SSH key")
+
+    def revoke_login(self, lease: Lease) -> None:
+        raise AssertionError("no lease of this place has an SSH key")

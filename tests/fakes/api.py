@@ -54,17 +54,6 @@ class FixedToken:
         del self.values[0]
 
 
-def renewable() -> Any:
-    """Credentials of Google's libraries that can be renewed, to no avail."""
-    from google.auth.credentials import AnonymousCredentials
-
-    class Renewable(AnonymousCredentials):
-        def refresh(self, request: Any) -> None:
-            pass
-
-    return Renewable()
-
-
 def service_account(token_url: str) -> dict[str, str]:
     """The file of a service account whose key is real, and which signs in there."""
     from cryptography.hazmat.primitives import serialization as form

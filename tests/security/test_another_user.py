@@ -20,10 +20,9 @@ import pytest
 from cloud_tpu_emulator.daemon import control
 from cloud_tpu_emulator.daemon.control import Endpoint
 from orchestrator.errors import CloudUnavailable
-from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
+from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.fetch import fetch
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.promise.lease.cloud_api import SliceName
 from tests import ROOT
 from tests.cli_fixture import Tpujob
@@ -214,8 +213,7 @@ def squatter(nobody: dict[str, Any]) -> Iterator[tuple[int, Callable[[], bytes]]
 
 NAME = SliceName("emulated", "us-central1-a", "x")
 CLIENTS: dict[str, Callable[[str], object]] = {
-    "light": lambda url: LightApi(url, EmulatorToken("secret"), emulated=True).get(NAME),
-    "whole": lambda url: TpuApi(url, emulator_credentials("secret"), emulated=True).get(NAME),
+    "api": lambda url: TpuApi(url, EmulatorToken("secret"), emulated=True).get(NAME),
     "admin": lambda url: control.request(Endpoint(url, "secret", 1, "secret"), "GET", "/_emulator/status"),
 }
 

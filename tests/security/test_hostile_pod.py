@@ -35,7 +35,9 @@ class Hostile:
         self.n = 0
         self.notices: list[str] = []
         self.logged = self.metrics = 0
-        self.fleet = PodFleet(self.node, [WorkerAddress(0, "10.0.0.1")], on_notice=self.notices.append, results=self)
+        self.fleet = PodFleet(
+            self.node, [WorkerAddress(0, "10.0.0.1")], on_notice=self.notices.append, results=self.read
+        )
 
     def says(self, **said: Any) -> None:
         self.pod.write(b"::tpujob " + json.dumps({"n": self.n, "at": 0, "of": "main", **said}).encode() + b"\n")

@@ -262,7 +262,7 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
 
 
 @pytest.mark.parametrize(("part", "name", "fine"), [
-    ("promise.ledger.ledger", "promise.lease.lease.Lease", True), ("promise.ledger.ledger", "places.tpu.api.transport", False),
+    ("promise.ledger.ledger", "promise.lease.lease.Lease", True), ("promise.ledger.ledger", "places.tpu.api.client", False),
     ("promise.lease.lease", "promise.ledger.ledger", False), ("promise.lease.lease", "settings", False),
     ("promise.release", "hosts.fleet.fleet", False), ("hosts.fleet.effects", "promise.effects.base", True),
     ("job.sweep", "traits", True), ("job.sweep", "places", False), ("run.program", "report.messages", False),

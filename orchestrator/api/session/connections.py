@@ -1,7 +1,4 @@
-"""How sessions, and commands without a ledger, reach the clouds: the client of each, the emulator that runs here, the guardian.
-
-`connect` needs neither a ledger nor google-cloud-tpu: enough to ask and to delete.
-"""
+"""How sessions, and commands without a ledger, reach clouds: the client of each, the emulator that runs here, the guardian."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ OFF = ("off", "0", "no")
 
 
 class Connections:
-    """`directory`: the state directory. `light`: clients that only read and delete."""
+    """`directory`: the state directory. `light`: for a command that creates nothing."""
 
     def __init__(self, target: Target, directory: Path, reporter: Reporter, *, light: bool = False) -> None:
         self._target, self._directory, self._reporter, self.light = target, directory, reporter, light
@@ -103,7 +100,7 @@ class Connections:
 
 
 def connect(target: Target, secrets: Redactor, cloud: str | None = None) -> Any:
-    """Return the light client of the target's cloud, or of another one; start the embedded emulator where that is the target.
+    """Return the client of the target's cloud, or of another one; start the embedded emulator where that is the target.
 
     `secrets` learns the emulator's token. Raises AuthError without credentials, CloudUnavailable when the emulator does not
     start, ConfigError for an unusable state directory.

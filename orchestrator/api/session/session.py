@@ -100,17 +100,16 @@ class Session:
         reporter: Reporter | None = None,
         quiet: bool = False,
         light: bool = False,
-        ends: bool = False,
         after_end: AfterEnd | None = None,
     ) -> Session:
         """Return a session for this cloud, or for the configured one. Raises ConfigError.
 
-        `light`: connect without google-cloud-tpu, for commands that only read and delete. `ends`: for commands that create
-        nothing. Both accept a state directory that other users could change. `quiet`: report no release that is proven.
+        `light`: for commands that create nothing: they sign in with their first call, and accept a state directory that other
+        users could change. `quiet`: report no release that is proven.
         """
         target = settings.resolve(cloud, project, os.environ)
         reporter = reporter or Reporter()
-        warn = (lambda text: reporter.notice("warning", text)) if light or ends else None
+        warn = (lambda text: reporter.notice("warning", text)) if light else None
         directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
         if target.endpoint is not None:
             # An emulator that is not the embedded one: an absence there proves nothing here, so it has its own ledger.

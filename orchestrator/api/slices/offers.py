@@ -26,7 +26,7 @@ from orchestrator.system import whole_file
 from orchestrator.text.names import for_display
 
 if TYPE_CHECKING:
-    from orchestrator.places.tpu.api.light_client import LightApi
+    from orchestrator.places.tpu.api.client import TpuApi
 
 
 is_place = location_rules.is_place  # of the words of a command
@@ -42,7 +42,7 @@ def ask_again(session: Session) -> Availability:
     return found
 
 
-def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str, reporter: Reporter) -> Availability:
+def _ask(cloud: TpuApi, project: str, zones: tuple[str, ...], full_name: str, reporter: Reporter) -> Availability:
     answers: dict[str, tuple[str, ...]] = {}
     errors: dict[str, CloudError] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:

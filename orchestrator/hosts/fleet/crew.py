@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerState, WorkerStatus
+from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerFollower, WorkerState, WorkerStatus
 from orchestrator.hosts.fleet.on_workers import Forwarded
 from orchestrator.hosts.shipping.shipment import OnProgress, PushResult, Shipment
 from orchestrator.hosts.ssh.fan_out import Wakeup
@@ -99,19 +99,7 @@ class FleetStatus:
         return max((now - w.since for w in self.workers if w.state is WorkerState.UNREACHABLE), default=0.0)
 
 
-class Follower(Protocol):
-    """Who follows one worker. `changes`: how often its state changed; `error`: what ended the following itself."""
-
-    changes: int
-    error: Exception | None
-
-    @property
-    def done(self) -> bool: ...
-    @property
-    def status(self) -> WorkerStatus: ...
-
-
-F = TypeVar("F", bound=Follower)
+F = TypeVar("F", bound=WorkerFollower)
 
 
 @dataclass(slots=True)

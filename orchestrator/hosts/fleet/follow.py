@@ -12,7 +12,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -28,6 +28,7 @@ SILENCE_S = 12.0  # the worker sends something every two seconds
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
 DIGITS = 18  # of a number of bytes, at most
 MOST_SERVERS, SERVER_CHARS = 8, 200  # of those that a worker says it does not reach
+TEXT_CHARS = 300  # of what a worker or its place says of an end
 # Values of `why` for phases that the job or its image ended. All others are the place's doing, or the limit of the job.
 OWN_ENDS = ("", "setup", "failed", "lost", "OOMKilled", "ContainerCannotRun", "StartError")
 
@@ -66,8 +67,63 @@ class WorkerStatus:
         return max(0.0, now - self.heard_at)
 
 
-class Follower:
-    """A daemon thread per worker. `status` is replaced as a whole; `wakeup` announces the change."""
+def servers_in(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the servers that a worker says it does not reach; nothing it says is trusted."""
+    servers = said.get("unreachable")
+    named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
+    return tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named)
+
+
+class WorkerFollower:
+    """Follows a phase on one worker, in a daemon thread. `status` is replaced as a whole; `wakeup` announces the change."""
+
+    def __init__(self, index: int, wakeup: Wakeup, now: Callable[[], float]) -> None:
+        self.index = index
+        self.changes = 0  # how often the state changed
+        self.error: Exception | None = None  # what ended the following itself
+        self.thread = threading.Thread(target=self._run, name=f"follow-worker{index}", daemon=True)
+        self._wakeup, self._now = wakeup, now
+        self._log_bytes, self._heard_at = 0, now()
+        self._status = WorkerStatus(index, WorkerState.RUNNING, now(), 0)
+
+    @property
+    def status(self) -> WorkerStatus:
+        return replace(self._status, log_bytes=self._log_bytes, heard_at=self._heard_at)
+
+    @property
+    def done(self) -> bool:
+        return self._status.final or self.error is not None
+
+    def _follow(self) -> None:
+        """Follow the phase to its end. Raises FanOutAbandoned, and what the fleet is to raise."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except FanOutAbandoned:
+            return
+        except Exception as error:  # a wrong host key, a full disk under the sink: `wait` of the fleet raises it
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        """Let those who wait look."""
+        with self._wakeup.changed:
+            self._wakeup.changed.notify_all()
+
+    def _move(self, state: WorkerState, rc: int | None = None, why: str = "", detail: str = "", **more: Any) -> None:
+        with self._wakeup.changed:
+            if self._status.final or self._status.state is state:
+                return
+            texts: dict[str, Any] = {"why": printable(why)[:TEXT_CHARS], "detail": printable(detail)[:TEXT_CHARS]}
+            self._status = WorkerStatus(self.index, state, self._now(), self._log_bytes, rc, **texts, **more)
+            self.changes += 1
+            self._wakeup.changed.notify_all()
+
+
+class Follower(WorkerFollower):
+    """Of a worker that is reached by a connection."""
 
     def __init__(
         self,
@@ -81,42 +137,23 @@ class Follower:
         wakeup: Wakeup,
         now: Callable[[], float],
     ) -> None:
+        super().__init__(connection.index, wakeup, now)
         self._connection, self._attempt, self._phase = connection, attempt, phase
         self._is_before = opened is None and phase == "main"  # still at the log of the setup
-        self._offset = self._metrics_offset = 0
+        self._metrics_offset = 0
         self._opened = opened  # a stream of the log from its first byte, if there is one already
-        self._deliver, self._metrics, self._wakeup, self._now = deliver, metrics, wakeup, now
-        self._status = WorkerStatus(connection.index, WorkerState.RUNNING, now(), 0)
-        self._heard_at = now()
-        self.changes = 0  # how often the state changed
-        self.error: Exception | None = None  # what ended the following itself
-        self.thread = threading.Thread(target=self._run, name=f"follow-{connection.name}", daemon=True)
+        self._deliver, self._metrics = deliver, metrics
 
-    @property
-    def status(self) -> WorkerStatus:
-        return replace(self._status, log_bytes=self._offset, heard_at=self._heard_at)
-
-    @property
-    def done(self) -> bool:
-        return self._status.final or self.error is not None
-
-    def _run(self) -> None:
-        try:
-            pause_s = RETRY_FIRST_S
-            while not self._status.final:
-                before = self._offset
-                try:
-                    self._follow_once()
-                except Unreachable:
-                    self._move(WorkerState.UNREACHABLE)
-                    pause_s = RETRY_FIRST_S if self._offset > before else min(2 * pause_s, RETRY_MOST_S)
-                    self._wakeup.sleep(pause_s)
-        except FanOutAbandoned:
-            return
-        except Exception as error:  # a wrong host key, a full disk under the sink: `Fleet.wait` raises it
-            self.error = error
-            with self._wakeup.changed:
-                self._wakeup.changed.notify_all()
+    def _follow(self) -> None:
+        pause_s = RETRY_FIRST_S
+        while not self._status.final:
+            before = self._log_bytes
+            try:
+                self._follow_once()
+            except Unreachable:
+                self._move(WorkerState.UNREACHABLE)
+                pause_s = RETRY_FIRST_S if self._log_bytes > before else min(2 * pause_s, RETRY_MOST_S)
+                self._wakeup.sleep(pause_s)
 
     def _follow_once(self) -> None:
         with self._stream() as call:
@@ -125,10 +162,10 @@ class Follower:
                 self._heard_at = self._now()
                 if kind == b"L" and content:
                     self._deliver(self._connection.index, content)
-                    self._offset += len(content)
+                    self._log_bytes += len(content)
                 elif kind == b"G" and content[:DIGITS].isdigit():
                     self._deliver(self._connection.index, left_out := LeftOut(int(content[:DIGITS])))
-                    self._offset += left_out.size_bytes
+                    self._log_bytes += left_out.size_bytes
                 elif kind == b"M" and self._metrics is not None:
                     self._metrics(self._connection.index, content)
                     self._metrics_offset = self._metrics_offset + len(content) if content else 0
@@ -138,7 +175,7 @@ class Follower:
     def _stream(self) -> WorkerCall:
         call, self._opened = self._opened, None
         if call is None:
-            verb = ("follow", self._attempt, "setup" if self._is_before else self._phase, str(self._offset))
+            verb = ("follow", self._attempt, "setup" if self._is_before else self._phase, str(self._log_bytes))
             metrics = () if self._metrics is None or self._is_before else (str(self._metrics_offset),)
             call = WorkerCall(self._connection, *verb, *metrics, silence_s=SILENCE_S)
             call.end_input()
@@ -152,16 +189,15 @@ class Follower:
         state = found.get("state")
         if self._is_before:  # how the setup ended was judged by who started the job
             if state in ("exited", "lost", "none"):
-                self._is_before, self._offset = False, 0
+                self._is_before, self._log_bytes = False, 0
             return not self._is_before
         if state == "exited":
-            rc, servers = found.get("rc"), found.get("unreachable")
-            named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
+            rc = found.get("rc")
             self._move(
                 WorkerState.EXITED,
                 rc=rc if isinstance(rc, int) else None,
                 stopped=bool(found.get("stopped")),
-                unreachable=tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named),
+                unreachable=servers_in(found),
                 disk_full=bool(found.get("disk_full")),
             )
         elif state in ("lost", "none"):
@@ -169,15 +205,6 @@ class Follower:
         else:
             self._move(WorkerState.RUNNING)
         return self._status.final
-
-    def _move(self, state: WorkerState, rc: int | None = None, stopped: bool = False, **more: Any) -> None:
-        old = self._status
-        if old.state is state and not old.final:
-            return
-        with self._wakeup.changed:
-            self._status = WorkerStatus(old.index, state, self._now(), self._offset, rc, stopped, **more)
-            self.changes += 1
-            self._wakeup.changed.notify_all()
 
 
 ANSWER_S = 15.0  # for the answer to the first line

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import HostKeyMismatch, RemoteError, Unreachable
-from orchestrator.hosts.ssh.call import close
+from orchestrator.hosts.ssh.call import close, hear
 from orchestrator.hosts.ssh.connection import Connection
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Rules, Wakeup, fan_out
 from orchestrator.system import fork
@@ -172,8 +172,6 @@ def _reset(sock: socket.socket) -> None:
 
 
 COMMANDS_AT_ONCE = 64
-OUTPUT_BYTES = 1 << 16
-STATUS_S = 5.0  # for the exit status, once the output has ended
 UNKNOWN = 255  # the exit code of ssh itself
 Output = Callable[[int, bool, bytes], None]  # the worker, whether it is stderr, and the next piece; from any thread
 
@@ -236,27 +234,16 @@ class SideBySide:
             _send_signal(channel, name)
         try:
             with connection.translating_errors():
-                channel.shutdown_write()
-                errors = threading.Thread(target=self._read, args=(index, True, channel.recv_stderr), daemon=True)
-                errors.start()
-                self._read(index, False, channel.recv)
-                errors.join()
-                channel.status_event.wait(STATUS_S)
-                code = int(channel.exit_status)
+                code = hear(channel, partial(self._output, index))
         finally:
             with self._lock:
                 del self._running[index]
                 if not self._running:
                     self.idle.set()
-        if code >= 0:
+        if code is not None:
             return Ended(index, code)
         alive = channel.get_transport().is_active()
         return Ended(index, UNKNOWN, f"worker{index}: {'a signal ended it' if alive else 'the connection was cut'}")
-
-    def _read(self, index: int, is_error: bool, receive: Callable[[int], bytes]) -> None:
-        while piece := receive(OUTPUT_BYTES):
-            self._output(index, is_error, piece)
-        self._output(index, is_error, b"")
 
 
 def _send_signal(channel: paramiko.Channel, name: str) -> None:

@@ -152,7 +152,7 @@ class SavedWork:
             return file.read(LOOK_BYTES)
 
     def shipments(self, workers: int, on_progress: OnProgress) -> tuple[Shipment | None, ...]:
-        """Return one shipment for each worker of the next attempt; None where nothing was saved. Reads what it has to hash.
+        """Return one shipment for each worker of the next attempt; None where nothing was saved. Reads all of it, to hash it.
 
         What lay above the job's directory and in the home is put aside to `earlier/`: no attempt finds it there.
         """
@@ -209,7 +209,7 @@ class SavedWork:
         for path, entry in self._kept.get(worker, {}).items():
             if entry.place != path and entry.place in found.entries:
                 found.entries[path] = replace(found.entries.pop(entry.place), path=path)
-        return shipment_in_place(found, self.directory / "hashes", on_progress)
+        return shipment_in_place(found, on_progress)
 
 
 def _remove_others(directory: Path, paths: Set[str]) -> None:

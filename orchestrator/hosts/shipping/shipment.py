@@ -1,4 +1,4 @@
-"""From a survey to what can be sent: each file read at most once, its content kept under its hash.
+"""From a survey to what can be sent: each file is read, and its content kept under its hash.
 
 A shipment of code is a snapshot: the run ships the files as they were when it began, to every attempt. Saved work stays
 where it is: nothing changes it while it is sent, and it may be larger than what is left of the disk.
@@ -14,13 +14,12 @@ from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.hosts.shipping.ignore import OWN
-from orchestrator.hosts.shipping.store import PIECE_BYTES, File, HashCache, Manifest, Store, stamp_of
+from orchestrator.hosts.shipping.store import File, Manifest, Store, hashed
 from orchestrator.hosts.shipping.tree import Entry, LeftOut, Survey, check_content, count, left_out_text, secret_in
 from orchestrator.system import fork
 from orchestrator.text.terminal import printable
 from orchestrator.text.units import format_size
 
-HASHES = "hashes"
 FIRST_S, EVERY_S = 1.0, 0.2  # of progress
 OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -103,12 +102,11 @@ def paced(show: Callable[[str], None]) -> OnProgress:
 def make_shipment(found: Survey, directory: Path, on_progress: OnProgress = lambda done, total: None) -> Shipment:
     """Store what the survey found in the store of this directory. Raises UserError for what cannot be read, and for secrets."""
     store, read = Store(directory), _counted(found.size_bytes, on_progress)
-    cache = HashCache.of("\n".join(found.roots), directory / HASHES)
 
     def content(entry: Entry) -> tuple[str, int]:
         if isinstance(entry.content, bytes):
             return store.add_bytes(entry.content)
-        return _stored(entry, store, cache, read)
+        return _stored(entry, store, read)
 
     with store.in_use():
         try:
@@ -117,26 +115,23 @@ def make_shipment(found: Survey, directory: Path, on_progress: OnProgress = lamb
             check_content(found)  # with every other secret
             raise
         kept = store.keep(manifest)
-    cache.save()
     store.prune()
     contents = {sha256: store.content(sha256) for sha256, _ in manifest.contents}
     return Shipment(manifest, contents, tuple(found.left_out), directory, kept)
 
 
-def shipment_in_place(found: Survey, hashes: Path, on_progress: OnProgress = lambda done, total: None) -> Shipment:
-    """Return a shipment whose contents are read from the files themselves. `hashes`: where their hashes are remembered."""
-    cache = HashCache.of("\n".join(found.roots), hashes)
+def shipment_in_place(found: Survey, on_progress: OnProgress = lambda done, total: None) -> Shipment:
+    """Return a shipment whose contents are read from the files themselves."""
     places: dict[str, Path] = {}
     read = _counted(found.size_bytes, on_progress)
 
     def content(entry: Entry) -> tuple[str, int]:
         assert isinstance(entry.content, Path)
-        sha256, size_bytes = _stored(entry, None, cache, read)
+        sha256, size_bytes = _stored(entry, None, read)
         places[sha256] = entry.content
         return sha256, size_bytes
 
     manifest = _manifest(found, content)
-    cache.save()
     return Shipment(manifest, places)
 
 
@@ -165,36 +160,18 @@ def _manifest(found: Survey, content: Callable[[Entry], tuple[str, int]]) -> Man
     return Manifest(tuple(files), tuple(links), tuple(directories))
 
 
-def _stored(entry: Entry, store: Store | None, cache: HashCache, read: Callable[[int], None]) -> tuple[str, int]:
-    """Return hash and size of the file's content. It is read if it may have changed, or is not in the store."""
+def _stored(entry: Entry, store: Store | None, read: Callable[[int], None]) -> tuple[str, int]:
+    """Return hash and size of the file's content, which is then in the store, if there is one."""
     path = entry.content
     assert isinstance(path, Path)
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            stamp = stamp_of(os.fstat(number))
-            sha256 = cache.get(str(path), stamp)
-            if sha256 is not None and (store is None or store.has(sha256, stamp[0])):
-                read(stamp[0])
-                return sha256, stamp[0]
             if (secret := secret_in(entry)) is not None:
                 raise secret
-            read_at_ns = time.time_ns()
-            sha256, size_bytes = store.add_file(number, read) if store is not None else _hashed(number, read)
+            return store.add_file(number, read) if store is not None else hashed(number, read)
         finally:
             os.close(number)
     except OSError as error:
         message = f"{printable(str(path))} cannot be read: {error.strerror or error}"
         raise UserError(message, hint=f"or name it in {OWN}") from error
-    if not (entry.suspect and entry.allowed):  # without the line that allows it, its content is looked at
-        cache.put(str(path), stamp, sha256, read_at_ns=read_at_ns)
-    return sha256, size_bytes
-
-
-def _hashed(number: int, read: Callable[[int], None]) -> tuple[str, int]:
-    digest, size_bytes = hashlib.sha256(), 0
-    while piece := os.read(number, PIECE_BYTES):
-        digest.update(piece)
-        size_bytes += len(piece)
-        read(len(piece))
-    return digest.hexdigest(), size_bytes

@@ -15,13 +15,13 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, UserError
-from orchestrator.system import fork, private_files, whole_file
+from orchestrator.system import fork, private_files
 
 KEEP = 8  # manifests
 PIECE_BYTES = 1 << 20
@@ -70,23 +70,19 @@ class Store:
         return sha256, len(data)
 
     def add_file(self, number: int, on_read: Callable[[int], None]) -> tuple[str, int]:
-        """Store what this descriptor reads; return its hash and its size. `on_read` receives the size of each piece."""
-        first = _read(number)
-        on_read(len(first))
-        if len(first) < PIECE_BYTES:
-            return self.add_bytes(first)
-        digest, size_bytes, piece = hashlib.sha256(), 0, first
-        with self._draft() as draft, draft.open("wb") as file:
-            while piece:
-                digest.update(piece)
-                size_bytes += len(piece)
-                file.write(piece)
-                piece = _read(number)
-                on_read(len(piece))
-            file.close()
-            sha256 = digest.hexdigest()
-            if not self.has(sha256, size_bytes):
-                self._name(draft, sha256)
+        """Store what this descriptor reads, if it is not here; return its hash and its size.
+
+        `on_read` receives the size of each piece.
+        """
+        sha256, size_bytes = hashed(number, on_read)
+        if not size_bytes or self.has(sha256, size_bytes):
+            return sha256, size_bytes
+        os.lseek(number, 0, os.SEEK_SET)
+        with self._draft() as draft:
+            with draft.open("wb") as file:
+                # What is stored counts: it may be written to meanwhile.
+                sha256, size_bytes = hashed(number, lambda size: None, file.write)
+            self._name(draft, sha256)
         return sha256, size_bytes
 
     def keep(self, manifest: Manifest) -> fork.Descriptor:
@@ -175,68 +171,17 @@ class Store:
         return descriptor
 
 
-def _read(number: int) -> bytes:
-    """Return the next piece; shorter than PIECE_BYTES only at the end of the file."""
-    pieces = b""
-    while len(pieces) < PIECE_BYTES and (more := os.read(number, PIECE_BYTES - len(pieces))):
-        pieces = pieces + more if pieces else more
-    return pieces
-
-
-# The hashes of the files of a directory, so that a file that has not changed is not read again.
-#
-# A file counts as unchanged if size, inode and both times are those of when it was read, as for git's index. A file that was
-# written in the last moments before it was read may be written again within the same tick of the clock, so it is read again.
-
-RACY_NS = 2_000_000_000  # the coarsest clock of a file system (FAT)
-
-Stamp = tuple[int, int, int, int]
-
-
-def stamp_of(status: os.stat_result) -> Stamp:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-@dataclass(slots=True)
-class HashCache:
-    """Of one root, in one file. A file that cannot be read or written costs time: what it should hold is read again."""
-
-    path: Path
-    known: dict[str, tuple[Stamp, str]]
-    used: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, root: str, directory: Path) -> HashCache:
-        path = directory / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
-        try:
-            rows = json.loads(path.read_bytes())
-            known = {
-                str(name): ((size, mtime, ctime, inode), str(sha)) for name, size, mtime, ctime, inode, sha in rows
-            }
-        except (OSError, ValueError, TypeError):
-            known = {}
-        return cls(path, known)
-
-    def get(self, path: str, stamp: Stamp) -> str | None:
-        found = self.known.get(path)
-        if found is None or found[0] != stamp:
-            return None
-        self.used[path] = found
-        return found[1]
-
-    def put(self, path: str, stamp: Stamp, sha256: str, *, read_at_ns: int) -> None:
-        """Remember the hash of a file that had this stamp before it was read, at that time of the wall clock."""
-        if max(stamp[1], stamp[2]) < read_at_ns - RACY_NS:
-            self.used[path] = (stamp, sha256)
-
-    def save(self) -> None:
-        """Write what was used, if it differs from what is there."""
-        if self.used == self.known:
-            return
-        with suppress(OSError):
-            private_files.make_directory(self.path.parent)
-            rows = [(path, *stamp, sha256) for path, (stamp, sha256) in self.used.items()]
-            whole_file.replace(self.path, json.dumps(rows))
+def hashed(
+    number: int, on_read: Callable[[int], None], take: Callable[[bytes], object] = lambda piece: None
+) -> tuple[str, int]:
+    """Return hash and size of what this descriptor reads. `take` receives each piece, `on_read` its size."""
+    digest, size_bytes = hashlib.sha256(), 0
+    while piece := os.read(number, PIECE_BYTES):
+        digest.update(piece)
+        size_bytes += len(piece)
+        take(piece)
+        on_read(len(piece))
+    return digest.hexdigest(), size_bytes
 
 
 # A tree as text: each file with its hash, each link, each empty directory. Its own hash names it.

@@ -7,6 +7,7 @@ CommandFailed when the command failed (a retry does not help). Everything that i
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import threading
 import time
@@ -158,15 +159,14 @@ def run(connection: Connection, argv: Sequence[str], *, timeout_s: float, cap_by
     deadline = time.monotonic() + timeout_s
     channel = connection.channel(shlex.join(argv), timeout_s=timeout_s)
     output, errors = bytearray(), bytearray()
+
+    def keep(is_error: bool, piece: bytes) -> None:
+        kept = errors if is_error else output
+        kept += piece[: cap_bytes - len(kept)]
+
     try:
         with connection.translating_errors():
-            read_errors = (channel.recv_stderr, errors, cap_bytes, deadline)
-            reader = threading.Thread(target=_read_up_to, args=read_errors, daemon=True)
-            reader.start()
-            channel.shutdown_write()
-            _read_up_to(channel.recv, output, cap_bytes, deadline)
-            reader.join(max(0.0, deadline - time.monotonic()))
-            rc = _exit_status(channel) if time.monotonic() < deadline else None
+            rc = hear(channel, keep, deadline)
             if rc is None:
                 raise TimeoutError if channel.get_transport().is_active() else EOFError
             return Completed(rc, bytes(output), bytes(errors))
@@ -174,23 +174,34 @@ def run(connection: Connection, argv: Sequence[str], *, timeout_s: float, cap_by
         close(channel)
 
 
+def hear(channel: paramiko.Channel, said: Callable[[bool, bytes], None], deadline: float = math.inf) -> int | None:
+    """Give a command no input, and pass on what it says, to the end or the deadline. Return its exit status, None if unknown.
+
+    `said`: whether it is stderr, and the next piece, which is empty at the end of each; called from two threads.
+    """
+
+    def listen(is_error: bool, receive: Callable[[int], bytes]) -> None:
+        with contextlib.suppress(TimeoutError):  # the exit status, or its absence, says what happened
+            while (piece := receive(PIECE_BYTES)) and time.monotonic() < deadline:
+                said(is_error, piece)
+        said(is_error, b"")
+
+    channel.shutdown_write()
+    errors = threading.Thread(target=listen, args=(True, channel.recv_stderr), daemon=True)
+    errors.start()
+    listen(False, channel.recv)
+    errors.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
+    if time.monotonic() >= deadline:
+        return None
+    channel.status_event.wait(STATUS_S)
+    rc: int = channel.exit_status
+    return None if not channel.exit_status_ready() or rc == -1 else rc  # -1: paramiko's, when the connection was cut
+
+
 def close(channel: paramiko.Channel) -> None:
     """Close the channel; over a cut connection that fails, and the failure carries no news."""
     with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
         channel.close()
-
-
-def _read_up_to(receive: Callable[[int], bytes], into: bytearray, cap_bytes: int, deadline: float) -> None:
-    with contextlib.suppress(TimeoutError):  # the exit status, or its absence, says what happened
-        while (data := receive(PIECE_BYTES)) and time.monotonic() < deadline:
-            into += data[: cap_bytes - len(into)]
-
-
-def _exit_status(channel: paramiko.Channel) -> int | None:
-    """Return the exit status; None when the connection was cut (paramiko reports -1) and the outcome is unknown."""
-    channel.status_event.wait(STATUS_S)
-    rc: int = channel.exit_status
-    return None if not channel.exit_status_ready() or rc == -1 else rc
 
 
 def parse_json(line: bytes) -> Any:

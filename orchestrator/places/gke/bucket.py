@@ -14,8 +14,9 @@ from orchestrator.text.units import format_size
 if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Teller
+    from orchestrator.places.gke.pods.collection import ReadResult
     from orchestrator.places.gke.preparation import CodeArchive
-    from orchestrator.places.google.objects import Objects, RunResults
+    from orchestrator.places.google.objects import Objects
     from orchestrator.promise.lease.run_and_attempt import RunRecord
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
@@ -60,10 +61,12 @@ def remove_code(reporter: Teller, run: RunRecord) -> None:
         reporter.notice("warning", f"{url} is not deleted: {error.message}")
 
 
-def results(run: RunRecord) -> RunResults | None:
-    """Return where the results of a run in its bucket are read; None for a run without one."""
-    place = run.spec.bucket
-    return google.objects.RunResults(_objects(), f"{place}/{run.id}") if place else None
+def results(run: RunRecord) -> ReadResult | None:
+    """Return what reads the results that the pods of a run have sent to its bucket; None for a run without one."""
+    if not run.spec.bucket:
+        return None
+    objects, place = _objects(), f"{run.spec.bucket}/{run.id}"
+    return lambda worker, path: objects.download(f"{place}/worker{worker}/{path}")
 
 
 def _objects(timeout_s: float | None = None) -> Objects:

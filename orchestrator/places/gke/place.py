@@ -22,8 +22,7 @@ from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.places.gke.preparation import prepare, to_yaml, variables
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.gke.traits import TRAITS
-from orchestrator.places.leased import LeasedPlace
-from orchestrator.places.no_reach import NoReach
+from orchestrator.places.leased import LeasedPlace, NoReach
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import buckets, records
 from orchestrator.promise.lease.cloud_api import Cloud, QueueTerms, SliceName, SliceRequest, WorkerAddress

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from orchestrator import errors
 from orchestrator.errors import (
@@ -45,17 +45,12 @@ from orchestrator.traits import Traits
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetStatus
     from orchestrator.hosts.transfer.collect import CollectResult
+    from orchestrator.places.gke.api.client import ClusterCloud
 
 
 WATCH_S = 15 * 60.0  # an autoscaler takes up to ten minutes
 LOOK_FIRST_S, LOOK_S = 0.5, 10.0
 ASK_S = 30.0  # for an API server that does not answer
-
-
-class ClusterPort(Protocol):
-    """What a cluster's `Cloud` has beyond that of slices."""
-
-    def nodes(self, project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class GetNodes(Effect[tuple[NodeView, ...]]):
     names: tuple[str, ...]
 
     def perform(self, world: World) -> tuple[NodeView, ...]:
-        return cast(ClusterPort, world.cloud).nodes(self.project, self.names)
+        return cast("ClusterCloud", world.cloud).nodes(self.project, self.names)
 
 
 async def watch_nodes(project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]:

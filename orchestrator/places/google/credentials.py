@@ -1,9 +1,8 @@
-"""Google's credentials of this machine, refreshed with a time limit: an object of google-auth, or a bearer token."""
+"""Google's credentials of this machine, refreshed with a time limit, and the token of an emulator."""
 
-import functools
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +18,8 @@ from orchestrator.system.lazy import Later
 if TYPE_CHECKING:
     import google.auth as google_auth
     import google.auth.exceptions as auth_exceptions
-    from google.auth.transport import requests as over_requests
-    from google.oauth2 import credentials as oauth2_credentials
 else:
     google_auth, auth_exceptions = Later("google.auth"), Later("google.auth.exceptions")
-    over_requests, oauth2_credentials = Later("google.auth.transport.requests"), Later("google.oauth2.credentials")
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL_SCOPE = "https://www.googleapis.com/auth/userinfo.email"  # also part of a login by gcloud
@@ -53,8 +49,13 @@ class GoogleToken:
         names = (getattr(self._credentials, name, None) for name in ("service_account_email", "account"))
         return next((name for name in names if isinstance(name, str) and "@" in name), None)
 
+    @property
+    def quota_project(self) -> str | None:
+        """The project that the login names for quotas of its calls, if it does."""
+        return getattr(self._credentials, "quota_project_id", None)
+
     def renew(self) -> None:
-        self._credentials = google_credentials(_request, self._scopes)
+        self._credentials = google_credentials(self._scopes)
 
 
 def _request(
@@ -62,23 +63,22 @@ def _request(
     method: str = "GET",
     body: bytes | str | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float | None = None,
+    timeout: float = REFRESH_TIMEOUT_S,
     **_: Any,
 ) -> Any:
     """google-auth's transport, over the standard library."""
     sent = body.encode() if isinstance(body, str) else body
     try:
-        reply = fetch(method, url, sent, headers or {}, timeout_s=timeout or REFRESH_TIMEOUT_S, proxies=True)
+        reply = fetch(method, url, sent, headers or {}, timeout_s=timeout, proxies=True)
     except CloudUnavailable as error:
         raise auth_exceptions.TransportError(error.message) from error
     return SimpleNamespace(status=reply.status, headers=reply.headers, data=reply.body)
 
 
-def google_credentials(request: Callable[..., Any] | None = None, scopes: Sequence[str] = (SCOPE,)) -> Any:
-    """Return Application Default Credentials with a fresh token, so that a missing login is noticed before any create.
+def google_credentials(scopes: Sequence[str] = (SCOPE,)) -> Any:
+    """Return Application Default Credentials with a fresh token.
 
-    `request` is the transport to Google's sign-in server, in google-auth's form; None: requests. Raises AuthError, or
-    CloudUnavailable if that server cannot be reached.
+    Raises AuthError, or CloudUnavailable if Google's sign-in server cannot be reached.
     """
     try:
         with warnings.catch_warnings():
@@ -88,10 +88,8 @@ def google_credentials(request: Callable[..., Any] | None = None, scopes: Sequen
         raise error_translation.auth_error(error) from error
     except (ValueError, TypeError, AttributeError, OSError) as error:  # what google-auth raises for malformed JSON
         raise AuthError(f"the Google credentials file cannot be used: {error}", hint=error_translation.LOGIN) from error
-    if request is None:
-        request = over_requests.Request()
     try:
-        credentials.refresh(functools.partial(request, timeout=REFRESH_TIMEOUT_S))
+        credentials.refresh(_request)
     except auth_exceptions.GoogleAuthError as error:
         raise error_translation.auth_error(error) from error
     return credentials
@@ -133,11 +131,6 @@ class EmulatorToken:
 
     def renew(self) -> None:
         raise AssertionError("an emulator's token is not renewed")
-
-
-def emulator_credentials(token: str) -> Any:
-    """Return the emulator's token as credentials of google-auth."""
-    return oauth2_credentials.Credentials(token)
 
 
 def read_token(path: str | None) -> str:

@@ -1,7 +1,7 @@
 """Errors of the API, of the network and of google-auth, each translated into one CloudError with advice.
 
 The kind follows from code, status, typed details and, where Cloud TPU gives nothing better, from its literal message
-(`known_errors.TABLE`). The original stays in `details`, error ids included. Only `clouds` imports this module.
+(`known_errors.TABLE`). The original stays in `details`, error ids included.
 """
 
 import re
@@ -15,13 +15,9 @@ from orchestrator.system.lazy import Later
 from orchestrator.text import parsing
 
 if TYPE_CHECKING:
-    import google.api_core.exceptions as api_exceptions
     import google.auth.exceptions as auth_exceptions
-    import requests
-    from google.protobuf import json_format
 else:
-    api_exceptions, auth_exceptions = Later("google.api_core.exceptions"), Later("google.auth.exceptions")
-    json_format, requests = Later("google.protobuf.json_format"), Later("requests")
+    auth_exceptions = Later("google.auth.exceptions")
 
 LOGIN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 EMULATOR_LOGIN = "restart the emulator with `tpujob emulator stop`; the next command starts it with a new token"
@@ -123,23 +119,6 @@ def json_object(text: str, host: str) -> dict[str, Any]:
     return found
 
 
-def local_error(error: Exception, host: str) -> errors.CloudError:
-    """Return the error for an exception of requests, google-auth or google-cloud-tpu."""
-    if (
-        isinstance(error, api_exceptions.GoogleAPICallError)
-        and getattr(error.response, "status_code", None) is not None
-    ):
-        reply = error.response
-        return http_error(reply.status_code, reply.text, host=host, asked=str(reply.url))
-    if isinstance(error, requests.RequestException):
-        return _network(error, host)
-    if isinstance(error, auth_exceptions.GoogleAuthError):
-        return auth_error(error)
-    if isinstance(error, json_format.ParseError):
-        return errors.UnexpectedReply(f"{host} answered something that is not of this API: {_plain(str(error))}")
-    return errors.UnexpectedReply(f"the call to {host} failed: {type(error).__name__}: {_plain(str(error))}")
-
-
 def auth_error(error: Exception) -> errors.CloudError:
     """Return the error for google-auth's: no credentials, unusable ones, or no reply from the sign-in server."""
     why = _plain(" ".join(str(part) for part in error.args[:1]))
@@ -220,35 +199,6 @@ def _not_the_api(http: int, body: str, host: str, retry_after_s: float | None) -
         message = f"{host} answered {http}, a redirection, which is not followed"
     hint = "is there a proxy or a sign-in page between this machine and the API?"
     return errors.UnexpectedReply(message, hint=hint, details=_cut(body))
-
-
-def _network(error: Exception, host: str) -> errors.CloudError:
-    if isinstance(error, requests.exceptions.ProxyError):
-        return errors.CloudUnavailable(
-            f"the proxy on the way to {host} refuses: {_cause(error)}", hint="see HTTPS_PROXY"
-        )
-    if isinstance(error, requests.exceptions.SSLError):
-        hint = "a proxy that intercepts TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
-        return errors.CloudUnavailable(f"no trusted TLS connection to {host}: {_cause(error)}", hint=hint)
-    if isinstance(error, requests.exceptions.Timeout):
-        return errors.CloudUnavailable(f"{host} did not answer in time")
-    if isinstance(error, requests.exceptions.ConnectionError):
-        return errors.CloudUnavailable(f"{host} cannot be reached: {_cause(error)}")
-    return errors.CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}")
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost error with a message: `Connection refused`, not the pools around it."""
-    while True:
-        arguments = (each for each in error.args if isinstance(each, BaseException))
-        inner = getattr(error, "reason", None) or next(arguments, None)
-        if not isinstance(inner, BaseException) or inner is error:
-            break
-        error = inner
-    inner_os = error.__cause__ or error.__context__
-    if isinstance(inner_os, OSError) and inner_os.strerror:
-        return inner_os.strerror
-    return _plain(getattr(error, "strerror", None) or str(error)) or type(error).__name__
 
 
 def _error_object(body: str) -> Mapping[str, Any] | None:

@@ -1,21 +1,24 @@
 """One HTTP request with the standard library: a whole reply within a time, or an error that says why not.
 
-For the light API client, its sign-in, and Cloud Storage. Proxies and certificates are those of the environment, as with
-requests; redirections are not followed, and a reply that is too long or too slow is an error.
+Proxies and certificates are those of the environment, as with requests; redirections are not followed, and a reply that is too
+long or too slow is an error.
 
-`json_call` is one call of a JSON API of Google other than Cloud TPU's, with a bearer token: the object that it answers, or a
-CloudError. Real tokens go to https://*.googleapis.com only; an emulator's goes to its own address, which
+`api_call` is one call of a JSON API of Google, with a bearer token: the object that it answers, or a CloudError.
+Real tokens go to https://*.googleapis.com only; an emulator's goes to its own address, which
 `credentials.safe_address` checks.
 """
 
 import base64
+import contextlib
 import http.client
 import json
+import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -56,25 +59,30 @@ def fetch(
     parts = urlsplit(url)
     host = parts.netloc
     connection = connection_to(parts.scheme, host, timeout_s, proxies=proxies)
-    answered = False
+    with contextlib.closing(connection):
+        with translated(host):
+            if ours:
+                connection.connect()
+                sockets.expect_ours(connection.sock, timeout_s)
+            connection.request(method, url.partition(host)[2], body, dict(headers))
+            sock = connection.sock  # the connection drops it if the server announces that this reply is the last
+            response = connection.getresponse()
+        with translated(host, answered=True):
+            content = _whole(response, sock, give_up_at)
+    return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+
+
+@contextlib.contextmanager
+def translated(host: str, *, answered: bool = False) -> Iterator[None]:
+    """Raise CloudUnavailable for a connection that cannot be made, or that broke off. `answered`: a reply has begun."""
     try:
-        if ours:
-            connection.connect()
-            sockets.expect_ours(connection.sock, timeout_s)
-        connection.request(method, url.partition(host)[2], body, dict(headers))
-        sock = connection.sock  # the connection drops it if the server announces that this reply is the last
-        response = connection.getresponse()
-        answered = True
-        content = _whole(response, sock, give_up_at)
-        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+        yield
     except TimeoutError as error:
         raise CloudUnavailable(f"{host} did not answer in time") from error
     except (OSError, http.client.HTTPException) as error:
         if answered:
             raise CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}") from error
         raise CloudUnavailable(f"{host} cannot be reached: {_cause(error)}", hint=_hint(error)) from error
-    finally:
-        connection.close()
 
 
 def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: float) -> bytes:
@@ -162,9 +170,26 @@ def _hint(error: Exception) -> str | None:
 
 
 TIMEOUT_S = 15.0
+CALL_LOG = logging.getLogger("tpujob.api")  # `--verbose` prints it
 
 
-def json_call(
+@dataclass(frozen=True, slots=True)
+class ApiReply:
+    """A reply of an API: its JSON, and its Date header, the server's clock."""
+
+    data: dict[str, Any]
+    date: str | None = None
+
+    @property
+    def server_now(self) -> float | None:
+        """Unix seconds, the server's clock; None if the reply has no Date that can be read."""
+        try:
+            return parsedate_to_datetime(self.date or "").timestamp()
+        except (TypeError, ValueError):
+            return None
+
+
+def api_call(
     method: str,
     url: str,
     body: Mapping[str, Any] | None,
@@ -172,23 +197,35 @@ def json_call(
     *,
     emulated: bool,
     timeout_s: float = TIMEOUT_S,
-) -> dict[str, Any]:
-    """Send it once, or once more after a 401 that a new token may cure. Raises a CloudError."""
+) -> ApiReply:
+    """Send it once, or once more after a 401 that a new token may cure.
+
+    Raises a CloudError for any reply that is not a JSON object with a status below 300.
+    """
     headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
     sent = None if body is None else json.dumps(body).encode()
+    host, _, path = url.partition("://")[2].partition("/")
 
     def send() -> Reply:
         signed = {**headers, "Authorization": f"Bearer {bearer.token()}"}
-        return fetch(method, url, sent, signed, timeout_s=timeout_s, proxies=not emulated, ours=emulated)
+        if project := getattr(bearer, "quota_project", None):  # of a person's login: there its calls are counted
+            signed["X-Goog-User-Project"] = project
+        began, answer = time.monotonic(), "no reply"
+        try:
+            reply = fetch(method, url, sent, signed, timeout_s=timeout_s, proxies=not emulated, ours=emulated)
+            answer = str(reply.status)
+            return reply
+        finally:
+            CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, time.monotonic() - began)
 
     reply = send()
     if reply.status == 401 and bearer.renewable:
         bearer.renew()
         reply = send()
-    text, host = reply.body.decode("utf-8", "replace"), url.partition("://")[2].partition("/")[0]
+    text = reply.body.decode("utf-8", "replace")
     if reply.status >= 300:
         after = reply.headers.get("retry-after")
         raise error_translation.http_error(
             reply.status, text, host=host, asked=url, retry_after=after, emulated=emulated
         )
-    return error_translation.json_object(text, host)
+    return ApiReply(error_translation.json_object(text, host), reply.headers.get("date"))

@@ -22,7 +22,7 @@ from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudUnava
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.error_translation import NotFound
-from orchestrator.places.google.fetch import connection_to, fetch
+from orchestrator.places.google.fetch import connection_to, fetch, translated
 from orchestrator.promise.lease.cloud_api import Bearer
 from orchestrator.vm.buckets.cloud_storage import STORAGE, object_of, quoted, split
 
@@ -128,7 +128,7 @@ class Objects:
             if begin and not skip and not reply.getheader("Content-Range", "").startswith(f"bytes {begin}-"):
                 raise CloudUnavailable(f"{self._host} answered another part than was asked for")
             while True:
-                with _translated(self._endpoint):
+                with translated(self._host):
                     piece = reply.read(PIECE_BYTES)
                 if not piece:
                     break
@@ -176,7 +176,7 @@ class Objects:
 
     def _json(self, url: str, target: str) -> Mapping[str, object]:
         def ask() -> Mapping[str, object]:
-            with self._asked("GET", url, target) as reply, _translated(self._endpoint):
+            with self._asked("GET", url, target) as reply, translated(self._host):
                 return error_translation.json_object(reply.read(REPLY_BYTES).decode("utf-8", "replace"), self._host)
 
         return _retried(ask)
@@ -192,7 +192,7 @@ class Objects:
         scheme, _, host = self._endpoint.partition("://")
         connection = connection_to(scheme, host, self._timeout_s, proxies=not self._emulated)
         try:
-            with _translated(self._endpoint):
+            with translated(self._host):
                 connection.request(method, target, body, signed)
                 reply = connection.getresponse()
                 failed = reply.status >= 300
@@ -210,18 +210,6 @@ class Objects:
             connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class RunResults:
-    """The results that the pods of a run have sent to its bucket: a `places.gke.pods.collection.ResultStore`."""
-
-    objects: Objects
-    place: str  # gs://BUCKET/PREFIX/<run>
-
-    def read(self, worker: int, path: str) -> Iterator[bytes]:
-        """Yield the content of a result. Raises CloudErrors."""
-        return self.objects.download(f"{self.place}/worker{worker}/{path}")
-
-
 def _stored(item: Mapping[str, object]) -> StoredObject:
     size = str(item.get("size", ""))
     return StoredObject(str(item.get("name", "")), int(size) if size.isdigit() else -1, str(item.get("md5Hash", "")))
@@ -230,19 +218,6 @@ def _stored(item: Mapping[str, object]) -> StoredObject:
 def _md5(path: Path) -> str:
     with path.open("rb") as file:
         return base64.b64encode(hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).digest()).decode()
-
-
-@contextlib.contextmanager
-def _translated(endpoint: str) -> Iterator[None]:
-    """Raise CloudUnavailable for a connection that cannot be made, or that broke off."""
-    host = endpoint.partition("://")[2]
-    try:
-        yield
-    except TimeoutError as error:
-        raise CloudUnavailable(f"{host} did not answer in time") from error
-    except (OSError, http.client.HTTPException) as error:
-        cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise CloudUnavailable(f"{host} cannot be reached: {cause}") from error
 
 
 def _retried(call: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 from orchestrator.errors import AuthError, CloudError, UnexpectedReply
 from orchestrator.places.google import error_translation
-from orchestrator.places.google.fetch import json_call
+from orchestrator.places.google.fetch import api_call
 from orchestrator.promise.lease.access import ANYWHERE, SSH_PORT, FirewallRule, Subnetwork
 from orchestrator.promise.lease.cloud_api import Bearer
 
@@ -26,22 +26,34 @@ COMPUTE, USAGE, RESOURCES = (
     "serviceusage.googleapis.com",
     "cloudresourcemanager.googleapis.com",
 )
-TIMEOUT_S = 10.0
 MAX_PAGES = 100
 TCP = ("tcp", "6", "all")
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectSetup:
-    """Of one project. `emulator`: the address of an emulator, whose token `bearer` has; None: Google's."""
+class Apis:
+    """Google's APIs for one login. `emulator`: the address of an emulator, whose token `bearer` has; None: Google's."""
 
-    project: str
     bearer: Bearer
     emulator: str | None = None
 
+    def ask(self, service: str, path: str, body: Mapping[str, Any] | None = None, method: str = "") -> dict[str, Any]:
+        """Return what a service answers. `method`: GET or, with a body, POST. Raises a CloudError."""
+        endpoint = f"https://{service}" if self.emulator is None else self.emulator.rstrip("/")
+        url, method = f"{endpoint}/{quote(path, safe='/:?=&%@')}", method or ("GET" if body is None else "POST")
+        return api_call(method, url, body, self.bearer, emulated=self.emulator is not None).data
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSetup:
+    """Of one project."""
+
+    project: str
+    apis: Apis
+
     def uses_os_login(self) -> bool:
         """Return whether the metadata of the project turn OS Login on for VMs that do not say otherwise."""
-        metadata = self._ask(COMPUTE, self._compute()).get("commonInstanceMetadata")
+        metadata = self.apis.ask(COMPUTE, self._compute()).get("commonInstanceMetadata")
         items = metadata.get("items", []) if isinstance(metadata, dict) else []
         values = {str(row.get("key")): str(row.get("value")) for row in _objects(items)}
         return values.get("enable-oslogin", "").upper() == "TRUE"
@@ -65,12 +77,12 @@ class ProjectSetup:
 
     def is_enabled(self, service: str) -> bool:
         """Return whether the project has enabled an API."""
-        return self._ask(USAGE, f"v1/projects/{self.project}/services/{service}").get("state") == "ENABLED"
+        return self.apis.ask(USAGE, f"v1/projects/{self.project}/services/{service}").get("state") == "ENABLED"
 
     def permissions(self, asked: Iterable[str]) -> set[str]:
         """Return those of these permissions that the caller has in the whole project."""
         path = f"v1/projects/{self.project}:testIamPermissions"
-        had = self._ask(RESOURCES, path, {"permissions": list(asked)}).get("permissions", [])
+        had = self.apis.ask(RESOURCES, path, {"permissions": list(asked)}).get("permissions", [])
         return {str(name) for name in had} if isinstance(had, list) else set()
 
     def _compute(self, path: str = "") -> str:
@@ -86,17 +98,12 @@ class ProjectSetup:
     def _pages(self, path: str) -> Iterator[Mapping[str, Any]]:
         token = ""
         for _ in range(MAX_PAGES):
-            page = self._ask(COMPUTE, f"{path}?{urlencode({'pageToken': token})}" if token else path)
+            page = self.apis.ask(COMPUTE, f"{path}?{urlencode({'pageToken': token})}" if token else path)
             yield page
             token = str(page.get("nextPageToken") or "")
             if not token:
                 return
         raise UnexpectedReply(f"a list of {COMPUTE} has more than {MAX_PAGES} pages")
-
-    def _ask(self, service: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        url = f"{self.emulator.rstrip('/') if self.emulator else f'https://{service}'}/{quote(path, safe='/:?=&%')}"
-        method = "GET" if body is None else "POST"
-        return json_call(method, url, body, self.bearer, emulated=self.emulator is not None, timeout_s=TIMEOUT_S)
 
 
 def disabled_api(error: CloudError) -> str | None:
@@ -159,8 +166,7 @@ def _objects(value: object) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-GOOGLE = "https://oslogin.googleapis.com"
-OPENID = "https://openidconnect.googleapis.com"
+OS_LOGIN, OPENID = "oslogin.googleapis.com", "openidconnect.googleapis.com"
 SIGN_IN = "log in with `gcloud auth application-default login`, whose tokens name the account"
 USERNAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # it becomes an argument of ssh
 FINGERPRINT = re.compile(r"[0-9a-fA-F]{16,128}")
@@ -186,9 +192,8 @@ class LoginKey:
 class OsLogin:
     """The profile of one account, an e-mail address. Each call is tried once, and raises a CloudError."""
 
-    def __init__(self, account: str, bearer: Bearer, *, endpoint: str = GOOGLE, emulated: bool = False) -> None:
-        self.account, self._bearer, self._emulated = account, bearer, emulated
-        self._endpoint = endpoint.rstrip("/")
+    def __init__(self, account: str, apis: Apis) -> None:
+        self.account, self._apis = account, apis
         self._user = f"users/{quote(account, safe='@')}"
 
     def import_key(self, line: str, *, project: str, region: str, expires_at: float) -> Login:
@@ -235,17 +240,16 @@ class OsLogin:
     def _send(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, str] | None = None
     ) -> Mapping[str, Any]:
-        url = f"{self._endpoint}/v1/{path}{'?' + urlencode(query) if query else ''}"
-        return json_call(method, url, body, self._bearer, emulated=self._emulated)
+        return self._apis.ask(OS_LOGIN, f"v1/{path}{'?' + urlencode(query) if query else ''}", body, method)
 
 
-def account_of(bearer: Bearer, *, endpoint: str = OPENID, emulated: bool = False) -> str:
+def account_of(apis: Apis) -> str:
     """Return the e-mail address of the account that a token is for. The token needs the scope userinfo.email.
 
     Raises AuthError if Google does not tell.
     """
     try:
-        reply = json_call("GET", f"{endpoint.rstrip('/')}/v1/userinfo", None, bearer, emulated=emulated)
+        reply = apis.ask(OPENID, "v1/userinfo")
     except AuthError as error:
         raise AuthError(f"whose OS Login profile it is, Google does not tell: {error.message}", hint=SIGN_IN) from error
     address = reply.get("email")

@@ -18,10 +18,9 @@ from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
 from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
 from orchestrator.hosts.fleet.effects import StartCollection, StopPhase, WaitForCollection
 from orchestrator.hosts.transfer.collect import CollectRequest
-from orchestrator.places.leased import STOP_GRACE_S
+from orchestrator.places.leased import STOP_GRACE_S, NoReach
 from orchestrator.places.local.crew import AGENT, LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.places.local.traits import TRAITS
-from orchestrator.places.no_reach import NoReach
 from orchestrator.places.place import Ask, End, Phase, PlanMade, Prepared, Standing, Watch, Wish
 from orchestrator.places.preparation import code, records, requirements
 from orchestrator.places.preparation.code import told_shipment

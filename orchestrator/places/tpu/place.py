@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.places.tpu.api.client import preview
-from orchestrator.places.tpu.api.connect import connect, connect_light
+from orchestrator.places.tpu.api.client import connect
+from orchestrator.places.tpu.api.create_request import create_request
 from orchestrator.places.tpu.traits import TRAITS
 from orchestrator.places.vms.place import VmPlace
 from orchestrator.promise.obtain.startup_script import Watched
@@ -28,12 +28,10 @@ class CloudTpu(VmPlace):
     )
 
     def request_of(self, draft: Draft) -> Mapping[str, Any]:
-        return preview(draft.request)
+        return create_request(draft.request)
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
-        # A light command only deletes: a create would be a bug there, and fail as one.
-        connector = cast("Callable[..., Cloud]", connect_light if lines.light else connect)
-        return connector(*lines.address(cloud))
+        return connect(*lines.address(cloud), now=not lines.light)
 
 
 PLACE = CloudTpu()

@@ -21,7 +21,7 @@ from orchestrator.promise.obtain.login_key import COMMENT, create_key
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.fleet import Fleet
     from orchestrator.hosts.iap.dialer import Relay
-    from orchestrator.places.google.project_access import LoginKey, OsLogin, ProjectSetup
+    from orchestrator.places.google.project_access import Apis, LoginKey, OsLogin, ProjectSetup
     from orchestrator.promise.lease.cloud_api import Bearer, WorkerAddress
     from orchestrator.promise.lease.lease import Lease
 
@@ -110,10 +110,14 @@ class Reach:
 
     def setup(self, project: str) -> ProjectSetup:
         """Return what tells how a project is set up for access."""
+        return google.project_access.ProjectSetup(project, self._apis())
+
+    def _apis(self, *scopes: str) -> Apis:
+        """Return Google's APIs, or the emulator in their place. `scopes`: what the token is for."""
         emulator = self.emulator()
         if emulator is None:
-            return google.project_access.ProjectSetup(project, google.credentials.GoogleToken())
-        return google.project_access.ProjectSetup(project, _emulator_bearer(emulator), emulator.url)
+            return google.project_access.Apis(google.credentials.GoogleToken(*scopes))
+        return google.project_access.Apis(_emulator_bearer(emulator), emulator.url)
 
     def relay(self) -> Relay:
         """Return the relay of IAP."""
@@ -122,15 +126,9 @@ class Reach:
     def logins(self) -> OsLogin:
         """Return the OS Login profile of the account that is signed in here. Raises CloudError."""
         if self._os_login is None:
-            emulator = self.emulator()
-            if emulator is None:
-                token = google.credentials.GoogleToken(google.credentials.SCOPE, google.credentials.EMAIL_SCOPE)
-                account = token.account or google.project_access.account_of(token)
-                self._os_login = google.project_access.OsLogin(account, token)
-            else:
-                bearer = _emulator_bearer(emulator)
-                account = google.project_access.account_of(bearer, endpoint=emulator.url, emulated=True)
-                self._os_login = google.project_access.OsLogin(account, bearer, endpoint=emulator.url, emulated=True)
+            apis = self._apis(google.credentials.SCOPE, google.credentials.EMAIL_SCOPE)
+            named = apis.bearer.account if isinstance(apis.bearer, google.credentials.GoogleToken) else None
+            self._os_login = google.project_access.OsLogin(named or google.project_access.account_of(apis), apis)
         return self._os_login
 
 

@@ -20,7 +20,7 @@ import pytest
 from cloud_tpu_emulator.api.storage import StoredObject
 from orchestrator.errors import AlreadyExists, CloudUnavailable
 from orchestrator.places.google.error_translation import NotFound
-from orchestrator.places.google.objects import Objects, RunResults
+from orchestrator.places.google.objects import Objects
 from orchestrator.vm.buckets import data
 from orchestrator.vm.buckets.cloud_storage import Storage
 from orchestrator.vm.buckets.crc32c import combined, crc32c
@@ -285,9 +285,7 @@ def test_a_list_has_every_page(objects: Objects, tmp_path: Path, monkeypatch: py
     assert [each.name for each in objects.list("gs://pages/all/")] == [f"all/{name}" for name in "abcde"]
 
 
-def test_what_a_pod_sends_is_read_by_worker_and_path(
-    objects: Objects, shared_emulator: Emulator, tmp_path: Path
-) -> None:
+def test_what_a_pod_sends_is_read_here(objects: Objects, shared_emulator: Emulator, tmp_path: Path) -> None:
     storage = Storage({"STORAGE_EMULATOR_HOST": shared_emulator.url})
     (tmp_path / "big").write_bytes(b"b" * 3_000_000)
     assert storage.send("results", "runs/r1/worker3/artifacts/big", tmp_path / "big") is None
@@ -297,8 +295,7 @@ def test_what_a_pod_sends_is_read_by_worker_and_path(
         'HTTP 404 {"error": {"code": 404, "message": "No such object: results/nothing", "errors": [{"message": '
         '"No such object: results/nothing", "domain": "global", "reason": "notFound"}]}}'
     )
-    read = RunResults(objects, "gs://results/runs/r1").read
-    assert b"".join(read(3, "artifacts/big")) == b"b" * 3_000_000
+    assert b"".join(objects.download("gs://results/runs/r1/worker3/artifacts/big")) == b"b" * 3_000_000
 
 
 def test_a_storage_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

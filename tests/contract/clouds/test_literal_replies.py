@@ -15,17 +15,15 @@ from orchestrator.hosts.iap.dialer import Relay, dial
 from orchestrator.hosts.iap.relay_session import RelayTarget
 from orchestrator.places.gke.api import kube_api, views
 from orchestrator.places.google import error_translation, objects
-from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
-from orchestrator.places.google.fetch import json_call
-from orchestrator.places.tpu.api import client
-from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.places.google.credentials import EmulatorToken
+from orchestrator.places.google.fetch import api_call
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.places.tpu.api.create_request import create_request
 from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.promise.obtain.refusals import step_after
 from tests import ROOT
 from tests.contract.hosts.scripted_relay import ScriptedRelay, scripted
-from tests.fakes.api import Request, StubApi, StubReply, failure, renewable, stub_api
+from tests.fakes.api import FixedToken, Request, StubApi, StubReply, failure, stub_api
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "literal_replies.jsonl").read_text().splitlines()]
 PLACE = "projects/my-project/locations/us-central1-a"
@@ -36,14 +34,11 @@ TOKEN = EmulatorToken("the-token")
 
 def answered(row: dict[str, Any], stub: StubApi, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what the client makes of the body; an error of an operation is returned, any other one raised."""
-    api, body, call = TpuApi(stub.url, emulator_credentials("the-token"), emulated=True), row["body"], row["call"]
+    api, body, call = TpuApi(stub.url, EmulatorToken("the-token"), emulated=True), row["body"], row["call"]
     stub.answers(StubReply(row["http_status"] or 200, body))
     if call.rpartition("/")[2] == "op":
         stub.answers(StubReply(200, {"name": f"{PLACE}/operations/o-1", "done": True, "error": body}))
-        light = LightApi(stub.url, TOKEN, emulated=True).operation(f"{PLACE}/operations/o-1")
-        made = api.create(ASKED)
-        assert light is not None and type(light.error) is type(made.error), "both clients read it the same way"
-        return made.error
+        return api.create(ASKED).error
     match row["service"], call:
         case "tpu", "nodes.create" | "queuedResources.create":
             return api.create(ASKED)
@@ -71,7 +66,7 @@ def answered(row: dict[str, Any], stub: StubApi, monkeypatch: pytest.MonkeyPatch
             return views.for_kueue({"status": {"conditions": [condition]}})
         case "kubernetes", _:
             raise kube_api.of_reply(row["http_status"], json.dumps(body).encode(), server="the cluster")
-    return json_call("POST", f"{stub.url}/v1/projects/my-project:any", {}, TOKEN, emulated=True)
+    return api_call("POST", f"{stub.url}/v1/projects/my-project:any", {}, TOKEN, emulated=True)
 
 
 def through_relay(code: int, reason: str) -> None:
@@ -169,12 +164,7 @@ def cloud() -> Iterator[Api]:
 
 @pytest.fixture
 def api(cloud: Api) -> TpuApi:
-    return TpuApi(cloud.stub.url, emulator_credentials("the-token"), emulated=True)
-
-
-@pytest.fixture(params=["google-cloud-tpu", "light"])
-def asking(request: pytest.FixtureRequest, cloud: Api, api: TpuApi) -> ApiCalls:
-    return LightApi(cloud.stub.url, EmulatorToken("the-token"), emulated=True) if request.param == "light" else api
+    return TpuApi(cloud.stub.url, EmulatorToken("the-token"), emulated=True)
 
 
 # -- create ------------------------------------------------------------------------------------------------------------
@@ -215,7 +205,7 @@ def test_a_create_is_refused_in_our_terms(cloud: Api, api: TpuApi) -> None:
 
 
 def test_a_token_that_no_renewal_helps_is_an_auth_error(cloud: Api) -> None:
-    google_like = TpuApi(cloud.stub.url, renewable(), emulated=False)
+    google_like = TpuApi(cloud.stub.url, FixedToken("old", "new"), emulated=False)
     cloud.replies[f"POST {ZONE}/queuedResources"] = failure(401, "UNAUTHENTICATED")
     with pytest.raises(errors.AuthError):
         google_like.create(WANTED)
@@ -231,41 +221,41 @@ def test_a_name_and_a_request_that_differ_in_being_queued_are_our_own_mistake(cl
 # -- get ---------------------------------------------------------------------------------------------------------------
 
 
-def view_of(cloud: Api, asking: ApiCalls, *there: dict[str, Any]) -> SliceView:
+def view_of(cloud: Api, api: TpuApi, *there: dict[str, Any]) -> SliceView:
     """What a client says of the request, of its node, or of both."""
     cloud.replies |= {f"GET {each['name']}": StubReply(200, each) for each in there}
-    view = asking.get(NAME)
+    view = api.get(NAME)
     assert view is not None
     return view
 
 
-def test_a_queued_slice_is_absent_only_when_neither_request_nor_node_is_there(cloud: Api, asking: ApiCalls) -> None:
-    assert asking.get(NAME) is None
+def test_a_queued_slice_is_absent_only_when_neither_request_nor_node_is_there(cloud: Api, api: TpuApi) -> None:
+    assert api.get(NAME) is None
     assert cloud.asked == [("GET", REQUEST), ("GET", NODE)], "a node may come of the request until that is gone"
 
 
 @pytest.mark.parametrize("silent", [REQUEST, NODE])
-def test_an_answer_that_is_missing_is_no_absence(cloud: Api, asking: ApiCalls, silent: str) -> None:
+def test_an_answer_that_is_missing_is_no_absence(cloud: Api, api: TpuApi, silent: str) -> None:
     for reply, kind in (
         (failure(503, "UNAVAILABLE"), errors.CloudUnavailable),
         (failure(403, "PERMISSION_DENIED"), errors.AuthError),
     ):
         cloud.replies[f"GET {silent}"] = reply
         with pytest.raises(kind):
-            asking.get(NAME)
+            api.get(NAME)
 
 
-def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, asking: ApiCalls) -> None:
-    view = view_of(cloud, asking, request())
+def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, api: TpuApi) -> None:
+    view = view_of(cloud, api, request())
     assert (view.name, view.state, view.native_state) == (NAME, SliceState.QUEUED, "WAITING_FOR_RESOURCES")
     assert (view.accelerator_type, view.runtime_version) == ("v5litepod-4", "v2-alpha-tpuv5-lite")
     assert (dict(view.labels), view.spot, view.created_at, view.error) == (LABELS, True, 1795262400.0, None)
 
 
-def test_once_there_is_a_node_the_view_is_of_the_node(cloud: Api, asking: ApiCalls) -> None:
-    view = view_of(cloud, asking, request("ACTIVE"), node())
+def test_once_there_is_a_node_the_view_is_of_the_node(cloud: Api, api: TpuApi) -> None:
+    view = view_of(cloud, api, request("ACTIVE"), node())
     assert (view.name, view.state) == (NAME, SliceState.READY)
-    assert view_of(cloud, asking, request("SUSPENDED"), node(state="PREEMPTED")).native_state == "PREEMPTED"
+    assert view_of(cloud, api, request("SUSPENDED"), node(state="PREEMPTED")).native_state == "PREEMPTED"
 
 
 STATES = {
@@ -277,16 +267,16 @@ STATES = {
 }
 
 
-def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) -> None:
+def test_every_state_of_the_queue_has_a_meaning(cloud: Api, api: TpuApi) -> None:
     from google.cloud import tpu_v2
 
     meaning = {native: state for state, natives in STATES.items() for native in natives}
     assert set(meaning) == {state.name for state in tpu_v2.QueuedResourceState.State}
     for state in tpu_v2.QueuedResourceState.State:
         for written in (state.name, int(state)):
-            view = view_of(cloud, asking, request(written))
+            view = view_of(cloud, api, request(written))
             assert (view.state, view.native_state) == (meaning[state.name], state.name)
-    view = view_of(cloud, asking, request("HIBERNATING"))
+    view = view_of(cloud, api, request("HIBERNATING"))
     assert (view.state, view.native_state) == (SliceState.UNKNOWN, "HIBERNATING")
 
 
@@ -299,18 +289,18 @@ def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) ->
     (None, errors.UnexpectedReply),
 ])  # fmt: skip
 def test_why_a_request_failed_is_said_in_our_terms(
-    cloud: Api, asking: ApiCalls, said: dict[str, Any] | None, kind: type[errors.CloudError]
+    cloud: Api, api: TpuApi, said: dict[str, Any] | None, kind: type[errors.CloudError]
 ) -> None:
     more: dict[str, Any] = {} if said is None else {"failedData": {"error": said}}
-    view = view_of(cloud, asking, request("FAILED", **more))
+    view = view_of(cloud, api, request("FAILED", **more))
     assert view.state is SliceState.TOMBSTONE and type(view.error) is kind
     if said is not None:
         assert view.error.message == said["message"]
 
 
-def test_the_end_that_the_cloud_itself_keeps_is_read_from_the_node(cloud: Api, asking: ApiCalls) -> None:
+def test_the_end_that_the_cloud_itself_keeps_is_read_from_the_node(cloud: Api, api: TpuApi) -> None:
     ends = {"terminationTimestamp": "2026-11-21T14:00:00Z"}
-    assert view_of(cloud, asking, node(schedulingConfig=ends)).deadline == 1795262400.0 + 7200
+    assert view_of(cloud, api, node(schedulingConfig=ends)).deadline == 1795262400.0 + 7200
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
@@ -321,78 +311,78 @@ def lists(cloud: Api, nodes: dict[str, Any], requests: dict[str, Any]) -> None:
     cloud.replies[f"GET {ZONE}/queuedResources"] = StubReply(200, requests)
 
 
-def test_a_list_has_one_row_for_a_request_and_its_node(cloud: Api, asking: ApiCalls) -> None:
+def test_a_list_has_one_row_for_a_request_and_its_node(cloud: Api, api: TpuApi) -> None:
     other = request(name=f"{ZONE}/queuedResources/tpujob-other")
     plain = node(name=f"{ZONE}/nodes/plain")
     lists(cloud, {"nodes": [node(queuedResource=REQUEST), plain]}, {"queuedResources": [request("ACTIVE"), other]})
-    rows = asking.list(NAME.project, NAME.zone, queued=True).rows
+    rows = api.list(NAME.project, NAME.zone, queued=True).rows
     assert [(row.name.node, row.name.queued, row.native_state) for row in rows] == [
         (NAME.node, True, "READY"),
         ("plain", False, "READY"),
         ("tpujob-other", True, "WAITING_FOR_RESOURCES"),
     ]
-    assert [row.name for row in asking.list(NAME.project, NAME.zone).rows] == [row.name for row in rows[:2]]
-    assert cloud.asked.count(("GET", f"{ZONE}/queuedResources")) == 1, "without asking for the queue it is not read"
+    assert [row.name for row in api.list(NAME.project, NAME.zone).rows] == [row.name for row in rows[:2]]
+    assert cloud.asked.count(("GET", f"{ZONE}/queuedResources")) == 1, "without api for the queue it is not read"
 
 
-def test_a_node_of_a_request_with_another_name_is_a_node(cloud: Api, asking: ApiCalls) -> None:
+def test_a_node_of_a_request_with_another_name_is_a_node(cloud: Api, api: TpuApi) -> None:
     lists(cloud, {"nodes": [node(queuedResource=f"{ZONE}/queuedResources/theirs")]}, {})
-    [row] = asking.list(NAME.project, NAME.zone).rows
+    [row] = api.list(NAME.project, NAME.zone).rows
     assert row.name == replace(NAME, queued=False)
 
 
-def test_a_list_is_complete_only_if_both_are(cloud: Api, asking: ApiCalls) -> None:
+def test_a_list_is_complete_only_if_both_are(cloud: Api, api: TpuApi) -> None:
     for nodes, requests in (({"unreachable": ["x"]}, {}), ({}, {"unreachable": ["x"]})):
         lists(cloud, nodes, requests)
-        assert asking.list(NAME.project, NAME.zone, queued=True).unreachable == ("x",)
+        assert api.list(NAME.project, NAME.zone, queued=True).unreachable == ("x",)
     lists(cloud, {}, {})
-    assert asking.list(NAME.project, NAME.zone, queued=True).complete
+    assert api.list(NAME.project, NAME.zone, queued=True).complete
     cloud.replies[f"GET {ZONE}/queuedResources"] = failure(403, "PERMISSION_DENIED")
     with pytest.raises(errors.AuthError):
-        asking.list(NAME.project, NAME.zone, queued=True)
+        api.list(NAME.project, NAME.zone, queued=True)
 
 
 @pytest.mark.parametrize("rows", ["5", '[{"name": "x"}]', "[5]"])
-def test_a_list_of_something_else_is_an_unexpected_reply(cloud: Api, asking: ApiCalls, rows: str) -> None:
+def test_a_list_of_something_else_is_an_unexpected_reply(cloud: Api, api: TpuApi, rows: str) -> None:
     lists(cloud, {}, {})
     cloud.replies[f"GET {ZONE}/queuedResources"] = StubReply(200, f'{{"queuedResources": {rows}}}')
     with pytest.raises(errors.UnexpectedReply):
-        asking.list(NAME.project, NAME.zone, queued=True)
+        api.list(NAME.project, NAME.zone, queued=True)
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_delete_takes_the_request_and_its_node_in_one_call(cloud: Api, asking: ApiCalls) -> None:
+def test_a_delete_takes_the_request_and_its_node_in_one_call(cloud: Api, api: TpuApi) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = operation(REQUEST)
-    deleted = asking.delete(NAME)
+    deleted = api.delete(NAME)
     assert deleted is not None and deleted.target == REQUEST
     [asked] = cloud.stub.asked
     assert parse_qs(urlsplit(asked.path).query)["force"] == ["true"]
 
 
-def test_a_node_whose_request_is_gone_is_deleted_by_itself(cloud: Api, asking: ApiCalls) -> None:
-    assert asking.delete(NAME) is None
+def test_a_node_whose_request_is_gone_is_deleted_by_itself(cloud: Api, api: TpuApi) -> None:
+    assert api.delete(NAME) is None
     assert cloud.asked == [("DELETE", REQUEST), ("DELETE", NODE)]
     cloud.replies[f"DELETE {NODE}"] = operation(NODE)
-    deleted = asking.delete(NAME)
+    deleted = api.delete(NAME)
     assert deleted is not None and deleted.target == NODE
 
 
-def test_who_may_not_delete_requests_deletes_the_node_and_is_told(cloud: Api, asking: ApiCalls) -> None:
+def test_who_may_not_delete_requests_deletes_the_node_and_is_told(cloud: Api, api: TpuApi) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = failure(403, "PERMISSION_DENIED")
     cloud.replies[f"DELETE {NODE}"] = operation(NODE)
     with pytest.raises(errors.AuthError):
-        asking.delete(NAME)
+        api.delete(NAME)
     assert cloud.asked == [("DELETE", REQUEST), ("DELETE", NODE)]
 
 
-def test_a_delete_of_which_nothing_is_known_leaves_the_node_to_the_next_one(cloud: Api, asking: ApiCalls) -> None:
+def test_a_delete_of_which_nothing_is_known_leaves_the_node_to_the_next_one(cloud: Api, api: TpuApi) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = failure(503, "UNAVAILABLE")
     with pytest.raises(errors.CloudUnavailable):
-        asking.delete(NAME)
+        api.delete(NAME)
     assert cloud.asked == [("DELETE", REQUEST)]
 
 
 def test_the_same_request_goes_to_google_as_to_the_emulator() -> None:
-    assert client.preview(WANTED)["url"].startswith(f"https://tpu.googleapis.com/v2/{ZONE}/queuedResources?")
+    assert create_request(WANTED)["url"].startswith(f"https://tpu.googleapis.com/v2/{ZONE}/queuedResources?")

@@ -15,9 +15,7 @@ import pytest
 from orchestrator import catalog, errors
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
 from orchestrator.hosts.fleet.fleet import Fleet, StartRequest
-from orchestrator.places.tpu.api.calls import ApiCalls
-from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.connect import connect, connect_light
+from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.promise.lease import claim_labels
 from orchestrator.promise.lease.cloud_api import (
@@ -48,12 +46,6 @@ def api(shared_emulator: Emulator) -> Cloud:
     return connect(EMULATED, shared_emulator.url, shared_emulator.token)
 
 
-@pytest.fixture(params=[connect, connect_light])
-def asking(request: pytest.FixtureRequest, shared_emulator: Emulator) -> ApiCalls:
-    """Both clients, for what both can ask."""
-    return request.param(EMULATED, shared_emulator.url, shared_emulator.token)
-
-
 def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: str = "emulated") -> SliceRequest:
     """A new name each time."""
     name = SliceName(project, zone, f"tpujob-client-{next(numbers)}")
@@ -63,42 +55,42 @@ def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: st
     )
 
 
-def delete(api: Cloud | ApiCalls, name: SliceName) -> None:
+def delete(api: Cloud, name: SliceName) -> None:
     operation = api.delete(name)
     if operation is not None:
         finish(api, operation)
 
 
-def test_the_life_of_a_slice(api: Cloud, asking: ApiCalls) -> None:
+def test_the_life_of_a_slice(api: Cloud) -> None:
     wanted = request()
-    assert asking.get(wanted.name) is None
+    assert api.get(wanted.name) is None
     created = api.create(wanted)
     path = f"projects/emulated/locations/{ZONE}/nodes/{wanted.name.node}"
     assert (created.verb, created.target) == ("create", path)
-    assert finish(asking, created).error is None
+    assert finish(api, created).error is None
 
-    view = asking.get(wanted.name)
+    view = api.get(wanted.name)
     assert (view.name, view.state, view.native_state) == (wanted.name, SliceState.READY, "READY")
     assert (view.accelerator_type, view.runtime_version, view.spot) == ("v5litepod-4", "v2-alpha-tpuv5-lite", False)
     assert dict(view.labels) == wanted.labels
     assert view.created_at == pytest.approx(time.time(), abs=600)
     assert view.hosts == ("127.0.0.1",)
-    assert view in asking.list("emulated", ZONE).rows
+    assert view in api.list("emulated", ZONE).rows
 
-    finish(asking, api.stop(wanted.name))
-    stopped = asking.get(wanted.name)
+    finish(api, api.stop(wanted.name))
+    stopped = api.get(wanted.name)
     assert (stopped.state, stopped.hosts) == (SliceState.STOPPED, ())
     for refused in (api.stop, api.workers):
         with pytest.raises(errors.WrongState, match="STOPPED"):
             refused(wanted.name)
-    finish(asking, api.start(wanted.name))
+    finish(api, api.start(wanted.name))
 
-    deleted = asking.delete(wanted.name)
+    deleted = api.delete(wanted.name)
     assert deleted is not None
-    assert finish(asking, deleted).error is None
-    assert asking.get(wanted.name) is None
-    assert asking.delete(wanted.name) is None
-    listing = asking.list("emulated", ZONE)
+    assert finish(api, deleted).error is None
+    assert api.get(wanted.name) is None
+    assert api.delete(wanted.name) is None
+    listing = api.list("emulated", ZONE)
     assert listing.complete
     assert wanted.name not in [row.name for row in listing.rows]
 
@@ -129,17 +121,17 @@ def test_the_body_of_a_create_is_understood_as_it_was_meant(api: Cloud, shared_e
     delete(api, wanted.name)
 
 
-def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud, asking: ApiCalls) -> None:
+def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud) -> None:
     wanted = request()
     lost = api.create(wanted)
-    listing = asking.operations("emulated", ZONE)
+    listing = api.operations("emulated", ZONE)
     assert listing.complete
     [found] = [row for row in listing.rows if row.target.endswith(f"/{wanted.name.node}")]
     assert (found.name, found.verb) == (lost.name, "create")
-    finish(asking, lost)
+    finish(api, lost)
     with pytest.raises(errors.AlreadyExists, match="already exists"):
         api.create(wanted)
-    delete(asking, wanted.name)
+    delete(api, wanted.name)
 
 
 def test_a_stockout_arrives_inside_the_operation_and_leaves_nothing(api: Cloud, shared_emulator: Emulator) -> None:
@@ -152,36 +144,27 @@ def test_a_stockout_arrives_inside_the_operation_and_leaves_nothing(api: Cloud, 
     assert until(lambda: api.get(wanted.name), wanted=lambda view: view is None) is None
 
 
-def test_a_zone_that_does_not_answer_leaves_the_list_incomplete(
-    api: Cloud, asking: ApiCalls, shared_emulator: Emulator
-) -> None:
+def test_a_zone_that_does_not_answer_leaves_the_list_incomplete(api: Cloud, shared_emulator: Emulator) -> None:
     wanted = request()
     finish(api, api.create(wanted))
     with shared_emulator.settings(unreachable=[ZONE]):
-        listing = asking.list("emulated", ZONE)
+        listing = api.list("emulated", ZONE)
         assert not listing.complete
         assert (listing.rows, listing.unreachable) == ((), (f"projects/emulated/locations/{ZONE}",))
     delete(api, wanted.name)
 
 
-def test_both_clients_see_one_slice_alike_and_say_what_time_the_server_has(
-    api: Cloud, shared_emulator: Emulator
-) -> None:
+def test_a_list_says_what_time_the_server_has(api: Cloud) -> None:
     wanted = request("v5litepod-16")
     finish(api, api.create(wanted))
-    light = connect_light(EMULATED, shared_emulator.url, shared_emulator.token)
-    assert light.get(wanted.name) == api.get(wanted.name)
-    assert light.guest_attributes(wanted.name) == api.guest_attributes(wanted.name)
-    assert light.zones("emulated") == api.zones("emulated")
-    assert light.capabilities == api.capabilities
-    listing = light.list("emulated", ZONE)
+    listing = api.list("emulated", ZONE)
     assert wanted.name in [row.name for row in listing.rows]
     assert listing.server_now == pytest.approx(time.time(), abs=600)
     delete(api, wanted.name)
 
 
-def test_both_clients_are_told_what_a_zone_has_over_all_pages(asking: ApiCalls) -> None:
-    assert asking.accelerator_types("emulated", ZONE).rows == catalog.types_in_zone(ZONE)
+def test_what_a_zone_has_comes_over_all_pages(api: TpuApi) -> None:
+    assert api.accelerator_types("emulated", ZONE).rows == catalog.types_in_zone(ZONE)
 
 
 def test_each_worker_answers_on_its_own_port_with_the_published_key(api: Cloud) -> None:
@@ -241,11 +224,6 @@ def tpu_api(quick: Emulator) -> TpuApi:
     return connect(EMULATED, quick.url, quick.trusted.token)
 
 
-@pytest.fixture
-def light(quick: Emulator) -> ApiCalls:
-    return connect_light(EMULATED, quick.url, quick.token)
-
-
 def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0) -> SliceRequest:
     run = f"que{next(numbers):07}"
     name = SliceName("emulated", QUIET_ZONE, f"tpujob-aaaaaa-{run}", queued=True)
@@ -255,13 +233,13 @@ def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0)
     )
 
 
-def seen(tpu_api: ApiCalls, name: SliceName, *states: SliceState) -> SliceView:
+def seen(tpu_api: Cloud, name: SliceName, *states: SliceState) -> SliceView:
     view = until(lambda: tpu_api.get(name), wanted=lambda view: view is not None and view.state in states)
     assert view is not None
     return view
 
 
-def delete_queued(tpu_api: ApiCalls, name: SliceName) -> None:
+def delete_queued(tpu_api: Cloud, name: SliceName) -> None:
     """One that is refused, as of a request that is provisioning, is asked for again."""
 
     def asked() -> bool:
@@ -275,40 +253,33 @@ def bills(cloud: Emulator, name: SliceName) -> list[Any]:
     return [row for row in cloud.billing()["nodes"] if row["name"].endswith(f"/{name.zone}/nodes/{name.node}")]
 
 
-def test_the_life_of_a_queued_slice(tpu_api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
+def test_the_life_of_a_queued_slice(tpu_api: TpuApi, quick: Emulator) -> None:
     quick.patch_settings(no_capacity=FULL)
     request = wanted()
     name = request.name
-    assert tpu_api.get(name) is None and light.get(name) is None
+    assert tpu_api.get(name) is None
     created = tpu_api.create(request)
     assert created.target.endswith(f"/queuedResources/{name.node}")
     assert tpu_api.create(request).name == created.name, "the same request, sent again, has no second effect"
-    assert finish(light, created).error is None, "accepted is not there"
+    assert finish(tpu_api, created).error is None, "accepted is not there"
 
-    waiting = seen(light, name, SliceState.QUEUED)
+    waiting = seen(tpu_api, name, SliceState.QUEUED)
     assert (waiting.name, dict(waiting.labels), waiting.accelerator_type) == (name, request.labels, "v5litepod-4")
-    for asking in (tpu_api, light):
-        assert asking.get(name) == waiting
-        assert asking.list("emulated", QUIET_ZONE).rows == ()
-        assert asking.list("emulated", QUIET_ZONE, queued=True).rows == (waiting,)
+    assert tpu_api.list("emulated", QUIET_ZONE).rows == ()
+    assert tpu_api.list("emulated", QUIET_ZONE, queued=True).rows == (waiting,)
     assert bills(quick, name) == []
 
     quick.patch_settings(no_capacity=[])
     ready = seen(tpu_api, name, SliceState.READY)
     assert ready.name == name and dict(ready.labels) == request.labels
-    for asking in (tpu_api, light):
-        assert (
-            asking.list("emulated", QUIET_ZONE).rows
-            == asking.list("emulated", QUIET_ZONE, queued=True).rows
-            == (ready,)
-        )
+    assert tpu_api.list("emulated", QUIET_ZONE).rows == (ready,)
+    assert tpu_api.list("emulated", QUIET_ZONE, queued=True).rows == (ready,)
 
-    deleted = light.delete(name)
-    assert finish(light, deleted).error is None
-    for asking in (tpu_api, light):
-        assert asking.get(name) is None and asking.delete(name) is None
-        listing = asking.list("emulated", QUIET_ZONE, queued=True)
-        assert listing.complete and listing.rows == ()
+    deleted = tpu_api.delete(name)
+    assert finish(tpu_api, deleted).error is None
+    assert tpu_api.get(name) is None and tpu_api.delete(name) is None
+    listing = tpu_api.list("emulated", QUIET_ZONE, queued=True)
+    assert listing.complete and listing.rows == ()
 
 
 def test_a_request_whose_time_is_over_failed_for_want_of_capacity(tpu_api: TpuApi, quick: Emulator) -> None:
@@ -372,15 +343,15 @@ def lease_of(request: SliceRequest) -> Lease:
     return lease_on(request.name, now, **fields)
 
 
-def test_a_watchdog_deletes_the_request_too(tpu_api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
+def test_a_watchdog_deletes_the_request_too(tpu_api: TpuApi, quick: Emulator) -> None:
     request = wanted()
     lease = lease_of(request)
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(600), CLOUD_TPU.watched, idle_s=None))
     tpu_api.create(replace(request, labels=labels, metadata={"startup-script": script}))
     until(lambda: [row["until"] is not None for row in bills(quick, request.name)] == [True])  # no heartbeat comes
-    until(lambda: light.get(request.name) is None)
-    assert light.list("emulated", QUIET_ZONE, queued=True).rows == ()
+    until(lambda: tpu_api.get(request.name) is None)
+    assert tpu_api.list("emulated", QUIET_ZONE, queued=True).rows == ()
 
 
 def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(

@@ -20,7 +20,7 @@ from orchestrator.errors import AuthError, QuotaError, Vanished
 from orchestrator.places.desk import Emulator as EmulatorPlace
 from orchestrator.places.google import project_access
 from orchestrator.places.google.credentials import EmulatorToken
-from orchestrator.places.google.project_access import OsLogin, ProjectSetup, account_of
+from orchestrator.places.google.project_access import Apis, OsLogin, ProjectSetup, account_of
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease.access import ANYWHERE, RELAY_RANGE, Route, entrance
 from orchestrator.promise.lease.lease import Lease
@@ -37,12 +37,12 @@ numbers = count(1)
 
 @pytest.fixture
 def account(shared_emulator: Emulator) -> str:
-    return account_of(EmulatorToken(shared_emulator.token), endpoint=shared_emulator.url, emulated=True)
+    return account_of(Apis(EmulatorToken(shared_emulator.token), shared_emulator.url))
 
 
 @pytest.fixture
 def os_login(shared_emulator: Emulator, account: str) -> Iterator[OsLogin]:
-    made = OsLogin(account, EmulatorToken(shared_emulator.token), endpoint=shared_emulator.url, emulated=True)
+    made = OsLogin(account, Apis(EmulatorToken(shared_emulator.token), shared_emulator.url))
     yield made
     for key in made.keys("emulated"):
         made.remove_key(key.key_id, project="emulated")
@@ -173,16 +173,14 @@ def test_a_full_profile_says_what_to_remove(os_login: OsLogin, key: KeyPair) -> 
 
 
 def test_another_accounts_profile_is_refused(shared_emulator: Emulator) -> None:
-    other = OsLogin(
-        "root@emulated.example", EmulatorToken(shared_emulator.token), endpoint=shared_emulator.url, emulated=True
-    )
+    other = OsLogin("root@emulated.example", Apis(EmulatorToken(shared_emulator.token), shared_emulator.url))
     with pytest.raises(AuthError):
         other.keys("emulated")
 
 
 def test_profiles_survive_the_daemon(emulator: Emulator, key: KeyPair) -> None:
     def profile(running: Emulator) -> OsLogin:
-        return OsLogin("developer@emulated.example", EmulatorToken(running.token), endpoint=running.url, emulated=True)
+        return OsLogin("developer@emulated.example", Apis(EmulatorToken(running.token), running.url))
 
     login = profile(emulator).import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
     control.stop(emulator.state_dir)
@@ -251,7 +249,7 @@ def patched(shared_emulator: Emulator) -> Iterator[Emulator]:
 
 @pytest.fixture
 def setup(patched: Emulator) -> ProjectSetup:
-    return ProjectSetup("acme", EmulatorToken(patched.token), patched.url)
+    return ProjectSetup("acme", Apis(EmulatorToken(patched.token), patched.url))
 
 
 def test_firewall_rules_are_those_that_decide(patched: Emulator, setup: ProjectSetup) -> None:

@@ -11,7 +11,7 @@ import tpujob as tpujob_api
 from orchestrator.api.session.lookup import default_handle
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices import inventory
-from orchestrator.places.tpu.api.calls import ApiReply
+from orchestrator.places.google.fetch import ApiReply
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.text import names
@@ -176,7 +176,7 @@ def test_without_a_project_and_without_an_emulator_nothing_is_started_imported_o
     ]
     assert [name for name in heavy(modules) if not is_within(name, {"pydantic", "sqlite3"})] == []
     assert not any(
-        is_within(name, {"orchestrator.promise.effects.world", "orchestrator.places.tpu.api.light_client"})
+        is_within(name, {"orchestrator.promise.effects.world", "orchestrator.places.tpu.api.client"})
         for name in modules
     )
 

@@ -17,7 +17,7 @@ from cloud_tpu_emulator.model.records import OperationRecord as Record
 from cloud_tpu_emulator.wire.requests import parse_queued
 from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, Vanished, WrongState
 from orchestrator.places.google.error_translation import NotFound, http_error, operation_error
-from orchestrator.places.tpu.api.client import queued_request
+from orchestrator.places.tpu.api.create_request import queued_request
 from orchestrator.places.tpu.api.replies import STATES, verb_of
 from orchestrator.promise.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease

@@ -12,7 +12,8 @@ from cloud_tpu_emulator.faults.fault import NoReply
 from cloud_tpu_emulator.wire import replies
 from cloud_tpu_emulator.wire.replies import operation_json, queued_json
 from orchestrator.errors import CloudError, CloudUnavailable, ExternalAddressRefused, OsLoginRequired, Vanished
-from orchestrator.places.tpu.api.calls import ApiCalls, ApiReply
+from orchestrator.places.google.fetch import ApiReply
+from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.promise.effects.cloud import Delete, Get, ListSlices, RevokeLogin
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of

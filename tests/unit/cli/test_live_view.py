@@ -32,7 +32,7 @@ from orchestrator.api.session.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.cli.console import live_view
 from orchestrator.cli.console.live_view import JobLine, LiveView, others_text
 from orchestrator.cli.console.renderer import ACTION, Console
-from orchestrator.places.tpu.api.calls import CALL_LOG, logged
+from orchestrator.places.google.fetch import CALL_LOG
 from orchestrator.text.parsing import NotFinite
 from tests import ROOT
 from tests.fakes.clock import Clock
@@ -236,8 +236,7 @@ def test_verbose_prints_every_step_and_every_call_to_the_api(
     monkeypatch.setattr(CALL_LOG, "level", CALL_LOG.level)
     console.be_verbose()
     console.show(Progress("ship", "1 of 2 MB"))
-    with logged("GET", "https://tpu.googleapis.com/v2/projects/p/locations/-/nodes") as status:
-        status.append(200)
+    CALL_LOG.debug("GET /v2/projects/p/locations/-/nodes 200 in 0.10 s")
     first, call = capsys.readouterr().err.splitlines()
     assert first == "ship     1 of 2 MB" and call.startswith("api      GET /v2/projects/p/locations/-/nodes 200 in ")
 

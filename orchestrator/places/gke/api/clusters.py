@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import AuthError, CloudUnavailable, ConfigError, UnexpectedReply
 from orchestrator.places.gke.api.kube_api import KubeApi, connect
 from orchestrator.places.google.credentials import GoogleToken
-from orchestrator.places.google.fetch import json_call
+from orchestrator.places.google.fetch import api_call
 from orchestrator.promise.lease.cloud_api import Bearer
 from orchestrator.system.lazy import Later
 
@@ -286,7 +286,7 @@ def open_api(found: str, environ: Mapping[str, str]) -> KubeApi:
 
 def _of_google(name: str, bearer: Bearer) -> KubeApi:
     """Ask GKE for the endpoint and the certificate of the cluster: the token is sent to no other server."""
-    found = json_call("GET", CONTAINER_API + name, None, bearer, emulated=False)
+    found = api_call("GET", CONTAINER_API + name, None, bearer, emulated=False).data
     endpoint, authority = found.get("endpoint"), (found.get("masterAuth") or {}).get("clusterCaCertificate")
     if not (isinstance(endpoint, str) and endpoint and isinstance(authority, str) and authority):
         raise UnexpectedReply(f"GKE names no endpoint of {name}", details=found)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.errors import CloudError
 from orchestrator.hosts.ssh.fan_out import Wakeup
@@ -33,11 +33,8 @@ LOST = "it is gone from the log of the pod, of which its node keeps the last par
 NO_BUCKET, IN_BUCKET = "with `bucket:` in the job all results are kept", "the bucket of the job has it"
 
 
-class ResultStore(Protocol):
-    """Where the results of a run in Cloud Storage are read."""
-
-    def read(self, worker: int, path: str) -> Iterator[bytes]:
-        """Yield the content of a file of a worker. Raises CloudError."""
+# Yields the content of a file of a worker, by its path in the bucket of the run. Raises CloudError.
+ReadResult = Callable[[int, str], Iterator[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +48,9 @@ class _Row:
 class PodPacker:
     """The results of one pod; each is read once. Raises CollectionStopped when nothing more can come."""
 
-    def __init__(self, follower: Follower, wakeup: Wakeup, store: ResultStore | None) -> None:
-        self._follower, self._wakeup, self._store = follower, wakeup, store
-        self._lost = LOST + (NO_BUCKET if store is None else IN_BUCKET)
+    def __init__(self, follower: Follower, wakeup: Wakeup, read_result: ReadResult | None) -> None:
+        self._follower, self._wakeup, self._read_result = follower, wakeup, read_result
+        self._lost = LOST + (NO_BUCKET if read_result is None else IN_BUCKET)
         self._rows: list[_Row] = []
         self._seen: set[str] = set()
         self._asked = self._cut = self._has_gap = False
@@ -164,10 +161,10 @@ class PodPacker:
             raise ContentLost(f"it did not reach the bucket: {self._missing[row.path]}")
         if not self._follower.has_sent_all:
             raise ContentLost(CUT)
-        if self._store is None:
+        if self._read_result is None:
             raise ContentLost("it is in the bucket of the job, which this command does not read")
         try:
-            yield from self._store.read(self._follower.index, object_path(row.path))
+            yield from self._read_result(self._follower.index, object_path(row.path))
         except CloudError as error:
             raise ContentLost(f"it is in the bucket of the job: {error.message}") from error
 

@@ -15,10 +15,9 @@ from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collection import Collection
 from orchestrator.hosts.transfer.collector import Collector
-from orchestrator.places.gke.objects.pod_api import PodApi
-from orchestrator.places.gke.pods.collection import PodPacker, ResultStore
+from orchestrator.places.gke.objects.pod_api import PodApi, PodViews
+from orchestrator.places.gke.pods.collection import PodPacker, ReadResult
 from orchestrator.places.gke.pods.follower import Follower
-from orchestrator.places.gke.pods.pod_views import PodViews
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import worker_names
 
@@ -36,7 +35,7 @@ class PodFleet:
         *,
         on_notice: Callable[[str], None],
         now: Callable[[], float] = time.time,
-        results: ResultStore | None = None,
+        results: ReadResult | None = None,
     ) -> None:
         """`on_notice` receives messages for the user. `results`: where those in Cloud Storage are read, if anywhere."""
         self.workers = tuple(workers)

@@ -1,20 +1,16 @@
 """Follows one pod to its end: its log phase by phase, its metrics, its results, and what became of it."""
 
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
 
 from orchestrator.errors import CloudError, CloudUnavailable
-from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.hosts.fleet.follow import TEXT_CHARS, WorkerFollower, WorkerState, WorkerStatus
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
-from orchestrator.places.gke.objects.pod_api import LogStream, PodApi, PodPhase, PodView
+from orchestrator.places.gke.objects.pod_api import LogStream, PodApi, PodPhase, PodView, PodViews
 from orchestrator.places.gke.pods import phase_ends
-from orchestrator.places.gke.pods.phase_ends import PHASES, TEXT_CHARS, Said
-from orchestrator.places.gke.pods.pod_views import PodViews
+from orchestrator.places.gke.pods.phase_ends import PHASES, Said
 from orchestrator.places.gke.pods.stream import Control, Event, LogLost, LogText, NodeSays, PodLog, metrics_in
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import LeftOut, printable
@@ -31,8 +27,8 @@ RESULT_KEYS = frozenset(("file", "piece", "missing"))
 Deliver = Callable[[int, bytes], None]
 
 
-class Follower:
-    """A daemon thread per pod. `status` is replaced as a whole; `wakeup` announces the change."""
+class Follower(WorkerFollower):
+    """Of a pod."""
 
     def __init__(
         self,
@@ -44,13 +40,10 @@ class Follower:
         on_notice: Callable[[str], None],
         now: Callable[[], float],
     ) -> None:
-        self.index = worker.index
-        self.changes = 0  # how often the state changed
-        self.error: Exception | None = None  # what ended the following itself
+        super().__init__(worker.index, wakeup, now)
         self.results: deque[Control] = deque()
         self.finished = False  # nothing comes any more
-        self.thread = threading.Thread(target=self._run, name=f"follow-worker{worker.index}", daemon=True)
-        self._api, self._views, self._wakeup, self._on_notice, self._now = api, views, wakeup, on_notice, now
+        self._api, self._views, self._on_notice = api, views, on_notice
         self._log = PodLog()
         self._pod = ""
         self._stream: LogStream | None = None
@@ -62,28 +55,17 @@ class Follower:
         self._begun: set[str] = set()  # the phases of which something came, or that were left out
         self._deliver: Deliver = _nothing
         self._metrics: Deliver | None = None
-        self._heard_at = now()
-        self._log_bytes = 0
         self._note: Said = {}  # what the pod said last of all
         self.has_sent_all = self._closed = False  # whether its last line has come
         self._gap = False  # control lines are gone
         self._last_view: PodView | None = None
         self._earlier: tuple[int | None, Said] | None = None  # how a phase before the attached one failed
-        self._status = WorkerStatus(self.index, WorkerState.RUNNING, now(), 0)
 
     # -- for the fleet --
 
     def seen_alive(self) -> None:
         """The control plane says that the pod runs: its job is silent, and nothing is wrong with it."""
         self._heard_at = self._now()
-
-    @property
-    def status(self) -> WorkerStatus:
-        return replace(self._status, log_bytes=self._log_bytes, heard_at=self._heard_at)
-
-    @property
-    def done(self) -> bool:
-        return self._status.final or self.error is not None
 
     @property
     def silent_s(self) -> float:
@@ -120,15 +102,6 @@ class Follower:
             stream.close()
 
     # -- the thread --
-
-    def _run(self) -> None:
-        try:
-            self._follow()
-        except FanOutAbandoned:
-            return
-        except Exception as error:  # a full disk under the sink: `PodFleet.wait` raises it
-            self.error = error
-            self._finish()
 
     def _finish(self) -> None:
         with self._wakeup.changed:
@@ -334,18 +307,6 @@ class Follower:
     def _end_phase(self, said: Said, view: PodView | None) -> None:
         """Move to the end of a phase that has not ended by itself."""
         self._move(**phase_ends.end_of(self._phase, said, view, self._earlier))
-
-    def _move(self, state: WorkerState, rc: int | None = None, why: str = "", detail: str = "", **more: Any) -> None:
-        with self._wakeup.changed:
-            if self._status.final or (self._status.state is state and not rc and state is not WorkerState.EXITED):
-                return
-            texts: dict[str, Any] = {
-                "why": printable(why)[:TEXT_CHARS],
-                "detail": printable(detail)[:TEXT_CHARS],
-            }
-            self._status = WorkerStatus(self.index, state, self._now(), self._log_bytes, rc, **texts, **more)
-            self.changes += 1
-            self._wakeup.changed.notify_all()
 
     def _say(self, text: str) -> None:
         if self._notices > 0:

@@ -11,14 +11,12 @@ cluster has stopped the pod, its phase is lost. `WorkerStatus.why` is then one o
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.hosts.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState
+from orchestrator.hosts.fleet.follow import TEXT_CHARS, WorkerState, servers_in
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.text import parsing
-from orchestrator.text.terminal import printable
 
 PHASES = ("setup", "main")
 DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"
-TEXT_CHARS = 300
 NO_REASONS = ("", "Error", "Completed")  # what Kubernetes says of a container that has ended by itself
 
 Said = Mapping[str, Any]  # the end of a phase, or the termination message
@@ -27,11 +25,8 @@ End = dict[str, Any]  # fields of a WorkerStatus
 
 def exited(rc: int | None, said: Said, why: str = "") -> End:
     """Return the end of a phase with this code."""
-    servers = said.get("unreachable")
-    named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
-    unreachable = tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named)
     stopped = bool(said.get("stopped"))
-    return {"state": WorkerState.EXITED, "rc": rc, "stopped": stopped, "unreachable": unreachable, "why": why}
+    return {"state": WorkerState.EXITED, "rc": rc, "stopped": stopped, "unreachable": servers_in(said), "why": why}
 
 
 def end_of(phase: str, said: Said, view: PodView | None, earlier: tuple[int | None, Said] | None) -> End:

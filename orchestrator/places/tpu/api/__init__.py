@@ -1,4 +1,4 @@
-"""Cloud TPU: a client on google-cloud-tpu for everything, a light one on the standard library for teardown, one base.
+"""Cloud TPU: the client, the request of a create call, and what replies say.
 
-Enter through `connect`, which keeps credentials apart. It stands on `places.google`.
+Enter through `client.connect`, which keeps credentials apart. It stands on `places.google`.
 """

@@ -1,23 +1,18 @@
-"""The base of both Cloud TPU clients: every call that one method of the client can carry, except create and change.
+"""What Cloud TPU is asked and what its replies mean: every call of the client, except create and change.
 
-`TpuApi` sends a call through google-cloud-tpu, `LightApi` through the standard library. The reply is the same JSON, and the
-rules about pages, names and absence are here once.
+The rules about pages, names and absence are here. `TpuApi` sends a call; the simulator plays them without a network.
 """
 
-import logging
 import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, Vanished, WrongState
-from orchestrator.places.google import error_translation
 from orchestrator.places.google.error_translation import NotFound
+from orchestrator.places.google.fetch import ApiReply
 from orchestrator.places.tpu.api import replies
 from orchestrator.promise.lease import cloud_api
 from orchestrator.promise.lease.cloud_api import (
@@ -34,7 +29,6 @@ from orchestrator.promise.lease.guest_reports import min_read_interval_s
 from orchestrator.text import names
 
 GOOGLE = "https://tpu.googleapis.com"
-CALL_LOG = logging.getLogger("tpujob.api")
 MAX_PAGES = 10_000
 EMULATED_VISIBLE_S = 2.0  # the emulator shows a create at once, unless it is set to delay it
 Row = TypeVar("Row", SliceView, Operation)
@@ -42,51 +36,10 @@ Row = TypeVar("Row", SliceView, Operation)
 _TYPE = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
 
 
-@dataclass(frozen=True, slots=True)
-class ApiReply:
-    """One reply: its JSON, and its Date header, the server's clock."""
-
-    data: Mapping[str, Any]
-    date: str | None = None
-
-    @property
-    def server_now(self) -> float | None:
-        """Unix seconds, the server's clock; None if the reply has no Date that can be read."""
-        try:
-            return parsedate_to_datetime(self.date or "").timestamp()
-        except (TypeError, ValueError):
-            return None
-
-
-@contextmanager
-def logged(method: str, url: str) -> Iterator[list[int]]:
-    """Log the call that is made in this block, to CALL_LOG: method, path, status and seconds. The block adds the status."""
-    began, status = time.monotonic(), list[int]()
-    try:
-        yield status
-    finally:
-        path = url.partition("://")[2].partition("/")[2]
-        answer = status[0] if status else "no reply"
-        CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, time.monotonic() - began)
-
-
-def read_reply(
-    status: int, body: bytes, headers: Mapping[str, str], *, host: str, url: str, emulated: bool
-) -> ApiReply:
-    """Return the reply; `headers` by names in lower case. Raises a CloudError unless it is JSON with a status below 300."""
-    text = body.decode("utf-8", "replace")
-    if status >= 300:
-        after = headers.get("retry-after")
-        raise error_translation.http_error(status, text, host=host, asked=url, retry_after=after, emulated=emulated)
-    return ApiReply(error_translation.json_object(text, host), headers.get("date"))
-
-
 class ApiCalls(ABC):
-    """The calls that both clients share. `endpoint` None is Google's."""
+    """Each method asks by `_ask` alone. `endpoint` None is Google's."""
 
-    def __init__(
-        self, endpoint: str | None, *, emulated: bool, timeout_s: float = 15.0, timings: Timings | None = None
-    ) -> None:
+    def __init__(self, endpoint: str | None, *, emulated: bool, timings: Timings | None = None) -> None:
         self.endpoint = (endpoint or GOOGLE).rstrip("/")
         self.emulated = emulated
         self.capabilities = Capabilities(
@@ -95,8 +48,6 @@ class ApiCalls(ABC):
             settles_within_s=60.0 if emulated else 2700.0,
             timings=timings or (cloud_api.emulated() if emulated else cloud_api.GOOGLE),
         )
-        self._timeout_s = timeout_s
-        self._host = self.endpoint.partition("://")[2]
 
     @abstractmethod
     def _ask(self, call: str, request: Mapping[str, Any]) -> ApiReply:

@@ -16,7 +16,7 @@ import pytest
 
 from cloud_tpu_emulator.daemon import control
 from orchestrator import errors
-from orchestrator.places.google.credentials import emulator_credentials
+from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.promise.lease.cloud_api import Listing, SliceName, SliceRequest, SliceState, SliceView
 from tests.cli_fixture import Tpujob
@@ -33,7 +33,7 @@ numbers = count(1)
 @pytest.fixture
 def api(shared_emulator: Emulator) -> Iterator[TpuApi]:
     """The client. Nodes that the test leaves are deleted."""
-    client = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True)
+    client = TpuApi(shared_emulator.url, EmulatorToken(shared_emulator.token), emulated=True)
     yield client
     for row in client.list("emulated", ZONE).rows:
         if row.name.node.startswith(OURS):  # other tests have nodes here, too
@@ -150,7 +150,7 @@ def test_a_connection_that_closes_without_a_reply(
 
 @pytest.mark.usefixtures("accepted")
 def test_a_missing_reply_ends_with_the_timeout_of_the_client(shared_emulator: Emulator, broken: Fault) -> None:
-    impatient = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=0.2)
+    impatient = TpuApi(shared_emulator.url, EmulatorToken(shared_emulator.token), emulated=True, timeout_s=0.2)
     before = log(shared_emulator)[-1:]
     broken("hang", "nodes.list", seconds=3600)
     with pytest.raises(errors.CloudUnavailable, match="did not answer in time"):
@@ -321,7 +321,7 @@ def test_a_frozen_worker_is_stopped_with_its_connections_open_and_resumes_later_
 def test_a_worker_that_a_killed_daemon_froze_resumes_after_a_restart(
     emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
-    client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True)
+    client = TpuApi(emulator.url, EmulatorToken(emulator.token), emulated=True)
     name, _, machine = with_login(client, emulator, login_key, ssh_keys)
     pid = int(machine.output("setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $!"))
     act(emulator, name, "worker", worker=0, condition="frozen")
@@ -353,7 +353,7 @@ def test_the_log_has_caller_call_time_and_status(api: TpuApi, shared_emulator: E
 def test_a_caller_without_a_token_is_in_the_log_and_meets_no_fault(shared_emulator: Emulator, broken: Fault) -> None:
     broken("drop", when={})
     with pytest.raises(errors.AuthError):
-        TpuApi(shared_emulator.url, emulator_credentials("wrong"), emulated=True).get(request().name)
+        TpuApi(shared_emulator.url, EmulatorToken("wrong"), emulated=True).get(request().name)
     last = log(shared_emulator)[-1]
     assert (last["caller"], last["status"], last["faults"]) == ("unauthenticated", 401, [])
 
@@ -386,7 +386,7 @@ def test_faults_of_the_vms_do_not_affect_clients(
 @pytest.mark.usefixtures("accepted")
 def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emulator) -> None:
     emulator.request("POST", "/_emulator/faults", {"kind": "hang", "seconds": 86400})
-    client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True, timeout_s=0.2)
+    client = TpuApi(emulator.url, EmulatorToken(emulator.token), emulated=True, timeout_s=0.2)
     with pytest.raises(errors.CloudUnavailable):
         client.list("emulated", ZONE)
     assert control.stop(emulator.state_dir)
@@ -435,7 +435,7 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     fault, *rest = output.split("\t")
     assert rest[:3] == ["status", "nodes.get", "0 of 0 calls"]
     assert "calls=1 status=429" in output
-    client = TpuApi(tpujob.emulator.url, emulator_credentials(tpujob.emulator.token), emulated=True)
+    client = TpuApi(tpujob.emulator.url, EmulatorToken(tpujob.emulator.token), emulated=True)
     with pytest.raises(errors.CloudUnavailable, match="per minute"):
         client.get(request().name)
     [row] = json.loads(says("fault", "list", "--json"))

@@ -16,7 +16,6 @@ from orchestrator.errors import RemoteError, UserError
 from orchestrator.hosts.shipping import sending, store
 from orchestrator.hosts.shipping.sending import BLOCK_BYTES, HEADER, Blocks, Selection, Sending, encoded
 from orchestrator.hosts.shipping.shipment import Shipment, make_shipment, shipment_in_place
-from orchestrator.hosts.shipping.store import Store
 from orchestrator.hosts.shipping.tree import Source, survey
 
 
@@ -40,27 +39,6 @@ def place(tmp_path: Path) -> Path:
 def ship(tree: Path, place: Path, **more: bytes) -> Shipment:
     sources = {".": Source(tree, gitignore=True)} | {name: Source(content) for name, content in more.items()}
     return make_shipment(survey(sources), place)
-
-
-def aged(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the files be older than the last moments."""
-    later = time.time_ns() + 10 * store.RACY_NS
-    monkeypatch.setattr("orchestrator.hosts.shipping.shipment.time.time_ns", lambda: later)
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of what is read for its hash."""
-    sizes: list[int] = []
-    original: Callable[[Store, int, Callable[[int], None]], tuple[str, int]] = Store.add_file
-
-    def add_file(self: Store, number: int, on_read: Callable[[int], None]) -> tuple[str, int]:
-        found = original(self, number, on_read)
-        sizes.append(found[1])
-        return found
-
-    monkeypatch.setattr(Store, "add_file", add_file)
-    return sizes
 
 
 def test_the_same_content_elsewhere_later_and_for_another_user_is_the_same_shipment(
@@ -102,21 +80,7 @@ def test_what_is_shipped_is_what_was_there_when_it_was_made(tree: Path, place: P
     assert contents == set(made.contents) and len(contents) == made.files == 2
 
 
-def test_what_did_not_change_is_not_read_again(
-    tree: Path, place: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aged(tree, monkeypatch)
-    first = ship(tree, place)
-    assert len(read) == 2
-    assert ship(tree, place).id == first.id and len(read) == 2
-    (tree / "pkg" / "a.py").write_text("print(2)\n")  # of the same size
-    assert ship(tree, place).id != first.id and len(read) == 3
-
-
-def test_a_new_content_with_an_old_date_is_read_again(
-    tree: Path, place: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aged(tree, monkeypatch)
+def test_a_new_content_with_an_old_date_is_read_again(tree: Path, place: Path) -> None:
     path = tree / "pkg" / "a.py"
     before, first = path.stat(), ship(tree, place)
     path.write_text("print(2)\n")
@@ -124,23 +88,11 @@ def test_a_new_content_with_an_old_date_is_read_again(
     assert ship(tree, place).id != first.id
 
 
-def test_a_file_written_a_moment_ago_is_read_again(tree: Path, place: Path, read: list[int]) -> None:
-    ship(tree, place)
-    ship(tree, place)
-    assert len(read) == 4, "it may be written again within one tick of the clock"
-
-
-def test_a_damaged_cache_and_a_damaged_store_cost_only_time(
-    tree: Path, place: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aged(tree, monkeypatch)
+def test_a_damaged_store_costs_only_time(tree: Path, place: Path) -> None:
     first = ship(tree, place)
-    for path in (place / "hashes").iterdir():
-        path.write_text('[["x", 1]]')
-    assert ship(tree, place).id == first.id and len(read) == 4
     next(iter(first.contents.values())).write_bytes(b"cut")
     again = ship(tree, place)
-    assert again.id == first.id and len(read) == 5
+    assert again.id == first.id
     assert all(hashlib.sha256(path.read_bytes()).hexdigest() == name for name, path in again.contents.items())
 
 
@@ -159,10 +111,7 @@ def test_a_damaged_manifest_is_written_again_and_keeps_nothing_from_being_delete
     assert {path.name for path in (place / "objects").glob("*/*")} == set(again.contents)
 
 
-def test_a_secret_that_was_allowed_is_found_once_it_is_not(
-    tree: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aged(tree, monkeypatch)
+def test_a_secret_that_was_allowed_is_found_once_it_is_not(tree: Path, place: Path) -> None:
     (tree / "deploy.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
     (tree / ".tpujobignore").write_text("!deploy.pem\n")
     ship(tree, place)
@@ -200,11 +149,11 @@ def test_the_store_keeps_the_newest_and_those_of_living_processes(
     assert not list((place / "objects").glob(".draft*"))
 
 
-def test_saved_work_is_read_where_it_is(tree: Path, place: Path, tmp_path: Path) -> None:
+def test_saved_work_is_read_where_it_is(tree: Path) -> None:
     sources = {"artifacts": Source(tree / "pkg", everything=True)}
     (tree / "pkg" / "x.pyc").write_text("a result like any other")
     (tree / "pkg" / ".env").write_text("of the job itself")
-    made = shipment_in_place(survey(sources), tmp_path / "hashes")
+    made = shipment_in_place(survey(sources))
     assert set(made.contents.values()) == {tree / "pkg" / name for name in ("a.py", "x.pyc", ".env")}
 
 

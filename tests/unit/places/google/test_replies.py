@@ -21,9 +21,8 @@ from orchestrator.errors import (
 from orchestrator.places.google import credentials, error_translation, fetch, objects
 from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.fetch import Reply
-from orchestrator.places.google.project_access import Login, OsLogin, account_of
-from orchestrator.places.tpu.api import connect
-from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.places.google.project_access import Apis, Login, OsLogin, account_of
+from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.settings import Target
 from tests.fakes.api import FixedToken, StubApi, StubReply
 
@@ -109,27 +108,6 @@ def test_a_login_that_fails_for_want_of_a_network_may_work_later() -> None:
     assert (type(offline), type(busy)) == (CloudUnavailable, CloudUnavailable)
 
 
-def test_network_failures_name_the_host_and_the_innermost_cause() -> None:
-    import requests
-    from urllib3.exceptions import MaxRetryError, NewConnectionError
-
-    refused = NewConnectionError(None, "")  # type: ignore[arg-type]
-    refused.__cause__ = ConnectionRefusedError(111, "Connection refused")
-    nested = requests.ConnectionError(MaxRetryError(None, "/v2", refused))  # type: ignore[arg-type]
-    for raised, message in [
-        (nested, "Connection refused"),
-        (requests.ReadTimeout("read timed out"), "did not answer in time"),
-        (requests.ConnectTimeout("connect timed out"), "did not answer in time"),
-        (requests.exceptions.ProxyError("Tunnel connection failed: 407"), "proxy"),
-        (requests.exceptions.SSLError("certificate verify failed"), "TLS"),
-        (requests.exceptions.ChunkedEncodingError("IncompleteRead(3 bytes read)"), "broke off"),
-    ]:
-        error = error_translation.local_error(raised, HOST)
-        assert type(error) is CloudUnavailable
-        assert HOST in error.message
-        assert message in error.message
-
-
 LINE = "ssh-ed25519 AAAAC3Nza tpujob"
 KEY_ID = "ab" * 32
 PROFILE = {
@@ -160,7 +138,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
 
 
 def profile_of(account: str = "ada@example.com", token: FixedToken | None = None) -> OsLogin:
-    return OsLogin(account, token or FixedToken("token0"))
+    return OsLogin(account, Apis(token or FixedToken("token0")))
 
 
 def import_one(login: OsLogin) -> Login:
@@ -235,7 +213,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(answering:
 
 def test_the_account_is_what_googles_userinfo_says(answering: Answering) -> None:
     sent = answering((200, {"sub": "1", "email": "ada@example.com"}))
-    assert account_of(FixedToken("token0")) == "ada@example.com"
+    assert account_of(Apis(FixedToken("token0"))) == "ada@example.com"
     assert sent[0][1] == "https://openidconnect.googleapis.com/v1/userinfo"
 
 
@@ -245,7 +223,7 @@ def test_the_account_is_what_googles_userinfo_says(answering: Answering) -> None
 def test_an_account_that_google_does_not_tell_says_how_to_log_in(answering: Answering, reply: tuple[int, Any]) -> None:
     answering(reply)
     with pytest.raises(AuthError, match="does not tell") as error:
-        account_of(FixedToken("token0"))
+        account_of(Apis(FixedToken("token0")))
     assert "gcloud auth application-default login" in str(error.value.hint)
 
 
@@ -331,7 +309,7 @@ def no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_login_says_how_to_log_in() -> None:
     with pytest.raises(AuthError, match="no usable Google credentials") as caught:
-        credentials.google_credentials()
+        connect(GOOGLE)
     assert "gcloud auth application-default login" in (caught.value.hint or "")
     assert caught.value.exit_code == 77
 
@@ -369,15 +347,6 @@ GOOGLE = Target("google", "acme-project")
 LOOPBACK = "http://127.0.0.1:8080"
 
 
-@pytest.fixture(autouse=True)
-def without_real_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anonymous credentials in place of the machine's login."""
-    from google.auth.credentials import AnonymousCredentials
-
-    monkeypatch.setattr(connect, "google_credentials", AnonymousCredentials)
-
-
-@pytest.mark.parametrize("connects", [connect.connect, connect.connect_light])
 @pytest.mark.parametrize(("target", "endpoint", "token"), [
     (GOOGLE, "http://127.0.0.1:8080", None), (GOOGLE, "https://tpu.googleapis.com.evil.com", None),
     (GOOGLE, "https://evil.com/tpu.googleapis.com", None), (GOOGLE, "https://tpu.googleapis.com@evil.com", None),
@@ -387,39 +356,31 @@ def without_real_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     (EMULATED, "http://127.0.0.1@evil.com:80", "emulator-token"), (EMULATED, LOOPBACK, None),
     (EMULATED, None, "emulator-token"), (EMULATED, None, None),
 ])  # fmt: skip
-def test_no_secret_is_sent_to_the_wrong_endpoint(
-    connects: Callable[..., ApiCalls], target: Target, endpoint: str | None, token: str | None
-) -> None:
+def test_no_secret_is_sent_to_the_wrong_endpoint(target: Target, endpoint: str | None, token: str | None) -> None:
     with pytest.raises(ConfigError):
-        connects(target, endpoint, token)
+        connect(target, endpoint, token, now=False)
 
 
 def test_each_target_is_connected_to_its_own_cloud() -> None:
-    google = connect.connect(GOOGLE)
+    google = connect(GOOGLE, now=False)
     assert (google.endpoint, google.emulated) == ("https://tpu.googleapis.com", False)
     assert google.capabilities.settles_within_s == 2700
-    under_way_s = inspect.signature(type(google)).parameters["create_timeout_s"].default
+    under_way_s = inspect.signature(TpuApi).parameters["create_timeout_s"].default
     assert google.capabilities.visible_within_s >= 300 + under_way_s, (
         "assumption A1 counts from the arrival of the create, the proof from its departure"
     )
-    regional = connect.connect(GOOGLE, "https://us-central1-tpu.googleapis.com")
+    regional = connect(GOOGLE, "https://us-central1-tpu.googleapis.com", now=False)
     assert regional.endpoint == "https://us-central1-tpu.googleapis.com"
-    emulated = connect.connect(EMULATED, LOOPBACK, "emulator-token")
+    emulated = connect(EMULATED, LOOPBACK, "emulator-token")
     assert (emulated.endpoint, emulated.emulated) == (LOOPBACK, True)
     assert emulated.capabilities.settles_within_s == 60
-
-
-def test_the_environment_cannot_move_googles_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOOGLE_CLOUD_UNIVERSE_DOMAIN", "evil.com")
-    monkeypatch.setenv("GOOGLE_API_USE_MTLS_ENDPOINT", "always")
-    assert connect.connect(GOOGLE)._client.transport._host == "https://tpu.googleapis.com"
 
 
 def test_an_emulator_of_the_environment_has_precedence(tmp_path: Path) -> None:
     token_file = tmp_path / "token"
     token_file.write_text("secret-of-the-other\n")
     named = Target("emulated", "emulated", endpoint="http://127.0.0.1:9999", token_file=str(token_file))
-    assert connect.connect(named, LOOPBACK, "x").endpoint == "http://127.0.0.1:9999"
+    assert connect(named, LOOPBACK, "x").endpoint == "http://127.0.0.1:9999"
 
 
 @pytest.mark.parametrize("content", [None, "", "two words", "nö", "a\nb"])
@@ -433,4 +394,4 @@ def test_a_token_file_without_a_token_is_refused(tmp_path: Path, content: str | 
 
 def test_an_endpoint_without_a_token_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="TPUJOB_TOKEN_FILE"):
-        connect.connect(Target("emulated", "emulated", endpoint=LOOPBACK))
+        connect(Target("emulated", "emulated", endpoint=LOOPBACK))

@@ -13,7 +13,7 @@ from orchestrator.capacity.plan import CandidateOrder, make
 from orchestrator.errors import BadRequest, CloudError, ExternalAddressRefused, OsLoginRequired
 from orchestrator.places.tpu import by_hand
 from orchestrator.places.vms.plan_lines import dropped_lines, plan_lines, table
-from orchestrator.places.vms.project_rules import REMEMBERED_S, RulesFile
+from orchestrator.places.vms.plans import REMEMBERED_S, RulesFile
 from orchestrator.promise.lease.access import ProjectRules
 from orchestrator.promise.lease.cloud_api import SliceName
 

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.follow import WorkerStatus
 from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
-from orchestrator.places.gke.pods.collection import ResultStore
+from orchestrator.places.gke.pods.collection import ReadResult
 from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import LeftOut
@@ -74,7 +74,7 @@ def followed(node: Node, tmp_path: Path) -> Iterator[Callable[..., Followed]]:
     """Return a fleet of so many pods of the node."""
     made: list[Followed] = []
 
-    def make(workers: int = 1, store: ResultStore | None = None) -> Followed:
+    def make(workers: int = 1, store: ReadResult | None = None) -> Followed:
         notices: list[str] = []
         addresses = [WorkerAddress(index, f"10.0.0.{index}") for index in range(workers)]
         fleet = PodFleet(node, addresses, on_notice=notices.append, results=store)

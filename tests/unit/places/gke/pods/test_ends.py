@@ -5,7 +5,7 @@ import json
 import signal
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from orchestrator.errors import CloudError, CloudUnavailable, Unreachable, Vanis
 from orchestrator.hosts.fleet.crew import Crew
 from orchestrator.hosts.fleet.follow import WorkerState
 from orchestrator.hosts.ssh import agent
+from orchestrator.places.gke.objects import pod_api
 from orchestrator.places.gke.objects.pod_api import PodView
-from orchestrator.places.gke.pods import fleet, follower, pod_views
-from orchestrator.places.google.objects import Objects, RunResults
+from orchestrator.places.gke.pods import fleet, follower
+from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.text.scripts import with_data
 from tests.emulator.fixture import Emulator
@@ -202,7 +203,7 @@ def test_a_connection_that_nobody_reads_is_not_taken_for_a_dead_one(
     monkeypatch.setattr(follower, "RESULTS", 2)
     monkeypatch.setattr(fleet, "WATCH_S", 0.05)
     monkeypatch.setattr(fleet, "SETTLE_S", 0.5)
-    monkeypatch.setattr(pod_views, "FRESH_S", 0.0)
+    monkeypatch.setattr(pod_api, "FRESH_S", 0.0)
     gone, looks, log = threading.Event(), 0, node.log
     pods = node.pods
 
@@ -355,7 +356,11 @@ def test_results_of_any_size_go_through_the_bucket(
         STORAGE_EMULATOR_HOST=shared_emulator.url,
     )
     objects = Objects(emulator=shared_emulator.url)
-    seen = followed(store=RunResults(objects, "gs://all-sizes/runs/r1"))
+
+    def read(worker: int, path: str) -> Iterator[bytes]:
+        return objects.download(f"gs://all-sizes/runs/r1/worker{worker}/{path}")
+
+    seen = followed(store=read)
     assert seen.end().rc == 0
     found = seen.collect()
     assert not found.problems and {file.path for file in found.files} == {"artifacts/big", "artifacts/small"}
@@ -363,7 +368,7 @@ def test_results_of_any_size_go_through_the_bucket(
     names = [each.name for each in objects.list("gs://all-sizes/runs/r1/")]
     assert names == ["runs/r1/worker0/artifacts/big", "runs/r1/worker0/artifacts/small"]
     objects.delete("gs://all-sizes/runs/r1/worker0/artifacts/big")
-    again = followed(store=RunResults(objects, "gs://all-sizes/runs/r1"))
+    again = followed(store=read)
     again.place = tmp_path / "again"
     again.place.mkdir()
     again.end()

@@ -1,4 +1,4 @@
-"""The light client: its imports, its tokens, its time limits, its queued requests, and the replies that it accepts."""
+"""The client: its imports, its tokens, its time limits, its queued requests, and the replies that it accepts."""
 
 import http.client
 import json
@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,8 @@ import pytest
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, WrongState
 from orchestrator.places.google import credentials, fetch
 from orchestrator.places.google.credentials import EmulatorToken, GoogleToken
-from orchestrator.places.tpu.api.client import preview
-from orchestrator.places.tpu.api.connect import connect_light
-from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.places.tpu.api.client import TpuApi, connect
+from orchestrator.places.tpu.api.create_request import create_request
 from orchestrator.promise.lease.cloud_api import EVERYWHERE, QueueTerms, SliceName, SliceRequest
 from orchestrator.settings import Target
 from tests import ROOT
@@ -32,8 +31,8 @@ NODE = {"name": f"projects/acme-project/locations/us-central1-a/nodes/{NAME.node
 
 
 @pytest.fixture
-def api(stub: StubApi) -> LightApi:
-    return LightApi(stub.url, EmulatorToken("the-token"), emulated=True)
+def api(stub: StubApi) -> TpuApi:
+    return TpuApi(stub.url, EmulatorToken("the-token"), emulated=True)
 
 
 # -- weight ------------------------------------------------------------------------------------------------------------
@@ -43,10 +42,10 @@ def test_a_call_to_the_emulator_imports_neither_google_nor_requests(stub: StubAp
     stub.answers(StubReply(200, NODE))
     code = f"""
 import sys
-from orchestrator.places.tpu.api.connect import connect_light
+from orchestrator.places.tpu.api.client import connect
 from orchestrator.promise.lease.cloud_api import SliceName
 from orchestrator.settings import Target
-api = connect_light(Target("emulated", "emulated"), {stub.url!r}, "t")
+api = connect(Target("emulated", "emulated"), {stub.url!r}, "t")
 assert api.get(SliceName("acme-project", "us-central1-a", {NAME.node!r})).native_state == "READY"
 print([name for name in sys.modules if name.partition(".")[0] in ("google", "requests", "grpc", "urllib3", "cryptography")])
 """
@@ -54,7 +53,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("google", "req
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: StubApi, api: LightApi) -> None:
+def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: StubApi, api: TpuApi) -> None:
     rows = [{**NODE}, {**NODE, "name": NODE["name"].replace("us-central1-a", "us-east5-b")}]
     stub.answers(StubReply(200, {"nodes": rows, "unreachable": ["projects/acme-project/locations/us-east1-d"]}))
     listing = api.list("acme-project", EVERYWHERE)
@@ -68,7 +67,7 @@ def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: St
 # -- trust -------------------------------------------------------------------------------------------------------------
 
 
-def test_guest_attributes_are_asked_for_with_a_body(stub: StubApi, api: LightApi) -> None:
+def test_guest_attributes_are_asked_for_with_a_body(stub: StubApi, api: TpuApi) -> None:
     items = [{"namespace": "tpujob", "key": "watchdog", "value": "{}"}]
     stub.answers(StubReply(200, {"guestAttributes": [{"queryValue": {"items": items}}]}))
     assert api.guest_attributes(NAME) == ({"tpujob/watchdog": "{}"},)
@@ -82,7 +81,7 @@ class Login:
     def __init__(self, *tokens: str) -> None:
         self.tokens, self.looks = list(tokens), 0
 
-    def __call__(self, request: Callable[..., Any], scopes: Sequence[str]) -> Any:
+    def __call__(self, scopes: Sequence[str]) -> Any:
         self.looks += 1
         token = self.tokens.pop(0)
         if token == "revoked":
@@ -94,21 +93,21 @@ class Login:
 
 
 @pytest.fixture
-def google(stub: StubApi) -> LightApi:
+def google(stub: StubApi) -> TpuApi:
     """The behaviour for Google's endpoint, against the stub."""
-    return LightApi(stub.url, GoogleToken(), emulated=False)
+    return TpuApi(stub.url, GoogleToken(), emulated=False)
 
 
 def test_the_client_signs_in_with_its_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     login = Login()
     monkeypatch.setattr(credentials, "google_credentials", login)
-    api = connect_light(Target("google", "acme-project"))
+    api = connect(Target("google", "acme-project"), now=False)
     assert (api.endpoint, api.emulated, login.looks) == ("https://tpu.googleapis.com", False, 0)
     assert api.capabilities.settles_within_s == 2700
 
 
 def test_a_refused_token_is_replaced_by_that_of_a_new_login(
-    stub: StubApi, google: LightApi, monkeypatch: pytest.MonkeyPatch
+    stub: StubApi, google: TpuApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login = Login("old", "new")
     monkeypatch.setattr(credentials, "google_credentials", login)
@@ -119,7 +118,7 @@ def test_a_refused_token_is_replaced_by_that_of_a_new_login(
     assert login.looks == 2, "a token that works is used again"
 
 
-def test_a_token_is_renewed_before_it_expires(stub: StubApi, google: LightApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_renewed_before_it_expires(stub: StubApi, google: TpuApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "google_credentials", Login("first", "second"))
     stub.answers(StubReply(200, NODE))
     google.get(NAME)
@@ -128,9 +127,17 @@ def test_a_token_is_renewed_before_it_expires(stub: StubApi, google: LightApi, m
     assert [asked.headers["authorization"] for asked in stub.asked] == ["Bearer first", "Bearer second"]
 
 
+def test_the_quota_project_of_a_login_is_named(stub: StubApi, google: TpuApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = SimpleNamespace(token="t", valid=True, quota_project_id="billed-project")
+    monkeypatch.setattr(credentials, "google_credentials", lambda scopes: login)
+    stub.answers(StubReply(200, NODE))
+    google.get(NAME)
+    assert stub.asked[0].headers["x-goog-user-project"] == "billed-project"
+
+
 @pytest.mark.parametrize(("token", "kind"), [("revoked", AuthError), ("unreachable", CloudUnavailable)])
 def test_a_login_that_does_not_work_is_the_calls_error_and_nothing_is_sent(
-    stub: StubApi, google: LightApi, monkeypatch: pytest.MonkeyPatch, token: str, kind: type[Exception]
+    stub: StubApi, google: TpuApi, monkeypatch: pytest.MonkeyPatch, token: str, kind: type[Exception]
 ) -> None:
     monkeypatch.setattr(credentials, "google_credentials", Login(token, "fine"))
     with pytest.raises(kind):
@@ -182,7 +189,7 @@ def test_a_slow_reply_ends_at_the_timeout() -> None:
         host,
         _,
     ):  # a client that reads all of it raises another error
-        api = LightApi(f"http://{host}", EmulatorToken("t"), emulated=True, timeout_s=0.2)
+        api = TpuApi(f"http://{host}", EmulatorToken("t"), emulated=True, timeout_s=0.2)
         with pytest.raises(CloudUnavailable, match="did not answer in time"):
             api.get(NAME)
 
@@ -191,16 +198,16 @@ def test_an_endless_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fetch, "MAX_REPLY_BYTES", 1 << 20)
     endless = raw_server(b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 65536] * 40)
     with endless as (host, _), pytest.raises(CloudUnavailable, match="longer than 1 MiB"):
-        LightApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
+        TpuApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
 
 
 def test_a_server_without_http_is_reported_as_unreachable() -> None:
     with raw_server(b"SSH-2.0-OpenSSH_9.2\r\n") as (host, _), pytest.raises(CloudUnavailable):
-        LightApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
+        TpuApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
 
 
 def test_a_reply_that_closes_itself_with_its_last_byte_is_whole(
-    stub: StubApi, api: LightApi, monkeypatch: pytest.MonkeyPatch
+    stub: StubApi, api: TpuApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from Python 3.13 on; the connection of a server that announces its end goes with it."""
     read1 = http.client.HTTPResponse.read1
@@ -216,7 +223,7 @@ def test_a_reply_that_closes_itself_with_its_last_byte_is_whole(
     assert api.get(NAME) is not None
 
 
-def test_a_large_reply_is_read_whole(stub: StubApi, api: LightApi) -> None:
+def test_a_large_reply_is_read_whole(stub: StubApi, api: TpuApi) -> None:
     nodes = [NODE | {"name": f"{NODE['name']}-{number}", "labels": {"x": "y" * 60}} for number in range(5000)]
     stub.answers(StubReply(200, {"nodes": nodes}))
     assert len(api.list(NAME.project, NAME.zone).rows) == 5000
@@ -256,7 +263,7 @@ def test_a_proxy_of_an_unsupported_kind_is_refused(monkeypatch: pytest.MonkeyPat
     {"createTime": "2026-01-01T00:00:00"},  # of no time zone
     {"acceleratorType": []}, {"schedulingConfig": "spot"},
 ])  # fmt: skip
-def test_a_node_with_a_field_of_another_type_is_refused(stub: StubApi, api: LightApi, node: dict[str, Any]) -> None:
+def test_a_node_with_a_field_of_another_type_is_refused(stub: StubApi, api: TpuApi, node: dict[str, Any]) -> None:
     stub.answers(StubReply(200, NODE | node))
     with pytest.raises(UnexpectedReply):
         api.get(NAME)
@@ -266,7 +273,7 @@ def test_a_node_with_a_field_of_another_type_is_refused(stub: StubApi, api: Ligh
     ("said", "done"), [({}, False), *(({"done": each}, each is True) for each in (None, False, "true", 1, [1], True))]
 )
 def test_an_operation_is_done_only_where_the_reply_says_so(
-    stub: StubApi, api: LightApi, said: dict[str, Any], done: bool
+    stub: StubApi, api: TpuApi, said: dict[str, Any], done: bool
 ) -> None:
     name = "projects/acme-project/locations/us-central1-a/operations/operation-1"
     stub.answers(StubReply(200, {"name": name, **said}), StubReply(200, {"operations": [{"name": name, **said}]}))
@@ -275,7 +282,7 @@ def test_an_operation_is_done_only_where_the_reply_says_so(
     assert [row.done for row in api.operations(NAME.project, NAME.zone).rows] == [done]
 
 
-def test_what_is_no_name_of_an_operation_never_leaves(stub: StubApi, api: LightApi) -> None:
+def test_what_is_no_name_of_an_operation_never_leaves(stub: StubApi, api: TpuApi) -> None:
     for name in ("", "operation-1", f"{NODE['name']}/operations/x", "projects/p/locations/z/operations/../x/y"):
         with pytest.raises(BadRequest, match="is not the name of an operation"):
             api.operation(name)
@@ -283,13 +290,13 @@ def test_what_is_no_name_of_an_operation_never_leaves(stub: StubApi, api: LightA
 
 
 @pytest.mark.parametrize("token", [5, ["x"], {"a": "b"}, True])
-def test_a_next_page_that_is_no_text_makes_no_complete_list(stub: StubApi, api: LightApi, token: object) -> None:
+def test_a_next_page_that_is_no_text_makes_no_complete_list(stub: StubApi, api: TpuApi, token: object) -> None:
     stub.answers(StubReply(200, {"nodes": [], "nextPageToken": token}))
     with pytest.raises(UnexpectedReply, match="next page that is not text"):
         api.list(NAME.project, NAME.zone)
 
 
-def test_a_list_of_pages_has_the_servers_time_of_the_first(stub: StubApi, api: LightApi) -> None:
+def test_a_list_of_pages_has_the_servers_time_of_the_first(stub: StubApi, api: TpuApi) -> None:
     """The time at which nothing of the list was read yet: later would be ahead of what the list shows."""
     first, second = (StubReply(200, {"nextPageToken": each}, (("Date", date),)) for each, date in PAGES)
     stub.answers(first, second)
@@ -304,7 +311,7 @@ PAGES = (("more", "Thu, 01 Jan 1970 00:00:00 GMT"), ("", "Thu, 01 Jan 1970 00:00
     ("STOPPED", [{"ipAddress": "127.0.0.1"}, {}], WrongState), ("PREEMPTED", [], WrongState),
 ])  # fmt: skip
 def test_workers_have_addresses_once_all_of_them_have_one(
-    stub: StubApi, api: LightApi, state: str, endpoints: list[object], kind: type[Exception]
+    stub: StubApi, api: TpuApi, state: str, endpoints: list[object], kind: type[Exception]
 ) -> None:
     stub.answers(StubReply(200, NODE | {"state": state, "networkEndpoints": endpoints}))
     with pytest.raises(kind, match=r"has (no|1 of 2) addresses"):
@@ -316,7 +323,7 @@ def test_workers_have_addresses_once_all_of_them_have_one(
     ("hostname", "instance"), [("t1v-n-x-w-0.us-central1-a.c.p.internal", "t1v-n-x-w-0"), ("-rf", ""), ("UPPER", "")]
 )
 def test_the_name_of_a_vm_that_is_none_becomes_no_word_of_a_command(
-    stub: StubApi, api: LightApi, hostname: str, instance: str
+    stub: StubApi, api: TpuApi, hostname: str, instance: str
 ) -> None:
     published = {"hostkeys": {"hostname": hostname}, "tpujob-emulator": {"ssh-port": "22"}}
     items = [{"namespace": each, "key": k, "value": v} for each, keys in published.items() for k, v in keys.items()]
@@ -325,7 +332,7 @@ def test_the_name_of_a_vm_that_is_none_becomes_no_word_of_a_command(
     assert [worker.instance for worker in api.workers(NAME)] == [instance]
 
 
-def test_guest_attributes_that_are_no_objects_are_refused(stub: StubApi, api: LightApi) -> None:
+def test_guest_attributes_that_are_no_objects_are_refused(stub: StubApi, api: TpuApi) -> None:
     stub.answers(StubReply(200, {"guestAttributes": [{"queryValue": {"items": [5]}}]}))
     with pytest.raises(UnexpectedReply, match="not objects"):
         api.guest_attributes(NAME)
@@ -333,7 +340,7 @@ def test_guest_attributes_that_are_no_objects_are_refused(stub: StubApi, api: Li
 
 @pytest.mark.parametrize("specs", [[], [5], [{"node": {}}], None])
 def test_a_queued_request_without_a_description_of_its_node_is_there_all_the_same(
-    stub: StubApi, api: LightApi, specs: object
+    stub: StubApi, api: TpuApi, specs: object
 ) -> None:
     name = NODE["name"].replace("nodes", "queuedResources")
     request = {"name": name, "state": {"state": "ACCEPTED"}, "tpu": {"nodeSpec": specs}}
@@ -342,7 +349,7 @@ def test_a_queued_request_without_a_description_of_its_node_is_there_all_the_sam
     assert view is not None and (view.native_state, view.accelerator_type) == ("ACCEPTED", "")
 
 
-def test_null_fields_count_as_missing(stub: StubApi, api: LightApi) -> None:
+def test_null_fields_count_as_missing(stub: StubApi, api: TpuApi) -> None:
     fields = ("labels", "networkEndpoints", "createTime", "acceleratorType", "schedulingConfig", "health")
     stub.answers(StubReply(200, NODE | dict.fromkeys(fields)))
     view = api.get(NAME)
@@ -368,7 +375,7 @@ def test_googles_own_message_parses_every_field(spot: bool, reserved: bool) -> N
     from google.protobuf import json_format
 
     message = tpu_v2.QueuedResource.pb(tpu_v2.QueuedResource())
-    json_format.ParseDict(preview(replace(REQUEST, spot=spot, reserved=reserved))["body"], message)
+    json_format.ParseDict(create_request(replace(REQUEST, spot=spot, reserved=reserved))["body"], message)
     (spec,) = message.tpu.node_spec
     assert (spec.node_id, dict(spec.node.labels)) == (REQUEST.name.node, dict(REQUEST.labels))
     assert spec.node.metadata["startup-script"] == "#!/bin/bash\n"
@@ -381,20 +388,20 @@ def test_googles_own_message_parses_every_field(spot: bool, reserved: bool) -> N
 
 def test_every_queued_request_has_a_time_limit() -> None:
     for request in (REQUEST, FLEX_START):
-        assert preview(request)["body"]["queueingPolicy"] == {"validUntilDuration": "2700s"}
+        assert create_request(request)["body"]["queueingPolicy"] == {"validUntilDuration": "2700s"}
     with pytest.raises(BadRequest):
-        preview(replace(REQUEST, queue=replace(QUEUE, valid_for_s=0.9)))
+        create_request(replace(REQUEST, queue=replace(QUEUE, valid_for_s=0.9)))
 
 
 def test_flex_start_has_the_deadline_that_the_cloud_enforces() -> None:
-    flex = preview(FLEX_START)
+    flex = create_request(FLEX_START)
     assert flex["body"]["provisioningModel"] == "FLEX_START"
     assert flex["body"]["runDuration"] == {"maxRunDuration": "7200s"}
     assert flex["url"].startswith("https://tpu.googleapis.com/v2alpha1/projects/my-project/locations/us-central1-a/")
 
 
 def test_the_name_is_chosen_and_the_call_can_be_repeated() -> None:
-    shown = preview(REQUEST)
+    shown = create_request(REQUEST)
     path = "v2/projects/my-project/locations/us-central1-a/queuedResources"
     assert (shown["method"], shown["url"]) == (
         "POST",
@@ -404,7 +411,7 @@ def test_the_name_is_chosen_and_the_call_can_be_repeated() -> None:
 
 def test_a_plain_request_has_reserved_in_its_node() -> None:
     plain = replace(REQUEST, name=replace(REQUEST.name, queued=False), queue=None, reserved=True)
-    assert preview(plain)["body"]["schedulingConfig"]["reserved"] is True
+    assert create_request(plain)["body"]["schedulingConfig"]["reserved"] is True
 
 
 @pytest.mark.parametrize(("queue", "changes"), [
@@ -415,4 +422,4 @@ def test_a_plain_request_has_reserved_in_its_node() -> None:
 ])  # fmt: skip
 def test_an_invalid_request_is_refused(queue: QueueTerms, changes: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        preview(replace(REQUEST, queue=queue, **changes))
+        create_request(replace(REQUEST, queue=queue, **changes))
