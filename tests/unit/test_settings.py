@@ -262,6 +262,7 @@ def test_xdg_moves_the_settings_file_and_a_relative_base_does_not_count(home: Ho
 
 @pytest.mark.parametrize("endpoint", [
     "http://evil:80", "http://169.254.169.254", "http://127.0.0.1@evil.com:80", "https://tpu.googleapis.com",
+    "http://127.0.0.1.evil.com:80",
     "http://user:word@127.0.0.1:80", "http://0.0.0.0:80", "http://127.0.0.1:99999", "http://127.0.0.1",
     "127.0.0.1:80", "file:///etc/passwd", "http://127.0.0.1:80/path", "http://localhost.evil.com:80",
 ])  # fmt: skip

@@ -247,6 +247,8 @@ def test_a_local_job_ends_when_its_program_is_killed_though_forked_children_of_t
     assert (shown["state"], shown["detail"]) == ("interrupted", "the process that ran it was killed")
     for child in children:
         child.kill()
+    assert tpujob("run", tpujob.job("on: local\ncommand: 'true'\n")).returncode == 0
+    assert list((tpujob.own_state / "local").iterdir()) == [], "the next run clears up what it left"
 
 
 def test_the_children_of_a_run_that_goes_on_hear_signals_and_take_nothing_with_them(

@@ -148,17 +148,6 @@ def test_a_connection_that_closes_without_a_reply(
     assert call["seconds"] is not None
 
 
-@pytest.mark.usefixtures("accepted")
-def test_a_missing_reply_ends_with_the_timeout_of_the_client(shared_emulator: Emulator, broken: Fault) -> None:
-    impatient = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=0.2)
-    before = log(shared_emulator)[-1:]
-    broken("hang", "nodes.list", seconds=3600)
-    with pytest.raises(errors.CloudUnavailable, match="did not answer in time"):
-        impatient.list("emulated", ZONE)
-    [last] = until(lambda: log(shared_emulator, after=before[0]["number"] if before else 0))
-    assert (last["operation"], last["status"], last["seconds"]) == ("nodes.list", None, None)
-
-
 def test_a_slow_reply_is_a_reply_and_a_hang_ends_with_a_closed_connection(api: TpuApi, broken: Fault) -> None:
     broken("slow", "nodes.list", seconds=0.2)
     started = time.monotonic()
