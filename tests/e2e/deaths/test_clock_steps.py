@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -23,7 +22,6 @@ from orchestrator.system import boot_clock
 from tests.cli_fixture import Cli, Tpujob, press
 from tests.contract.hosts.fixture import MakeRoad, Slice, one, road
 from tests.e2e.test_access import SLEEPER, has_ended, workers_of
-from tests.e2e.test_life import SLEEP
 from tests.faults import notebook
 from tests.forked import Child
 from tests.waiting import HANG_S, until
@@ -177,24 +175,6 @@ def guarded(cli: Cli) -> Cli:
     """At Google's timings: what happens within minutes is done by the guardian, never by the watchdog on the VM."""
     cli.env |= {"TPUJOB_GUARDIAN": "on", "TPUJOB_EMULATED_SPEED": "1"}
     return cli
-
-
-@pytest.mark.exhaustive
-def test_a_held_slice_is_released_when_its_time_is_over(guarded: Cli) -> None:
-    assert guarded("up", "alice", "--zone", "us-central1-a").returncode == 0
-    assert len(guarded.alive()) == 1 and len(guardians(guarded)) == 1
-    guardians(guarded)[0].kill()
-    process = guarded.start("run", guarded.job(SLEEP.replace("us-central1-a", "us-west4-a")))
-    guarded.until("started", process)
-    # A hold of six minutes at least cannot be waited for here: move its end, where only this process's guardian will see it.
-    ledger = sqlite3.connect(guarded.directory / "state" / "ledger.sqlite3")
-    ledger.execute("update lease set hold_until = ? where hold_until is not null", (time.time() + 2,))
-    ledger.commit()
-    ledger.close()
-    process.kill()
-    until_no_guardian(guarded)
-    process.communicate()
-    assert not guarded.alive()
 
 
 @pytest.mark.exhaustive
