@@ -22,7 +22,6 @@ KINDS = "jobsets,jobs,pods,configmaps,secrets"
 WATCHES = "billed until the cluster deletes"  # what a command says of its nodes, once its JobSet is gone
 HOLD = "echo begun\nwhile [ ! -e /tpujob/run/go ]; do sleep 0.1; done\n"  # until `let_go`
 TYPES = {1: "v5p-8", 2: "v5p-16"}  # by pods, of which each asks for 4 chips
-ONE_POD = 4
 WITH_IDS = (  # a `tpujob` that finds these ids instead of random ones
     "import sys; from orchestrator.cli import main; from orchestrator.text import names; "
     "ids = iter(sys.argv.pop(1).split()); names.new_run_id = lambda bits: next(ids); main.main()"
