@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli_fixture import Command
 from tests.cluster.fixture import Cluster
-from tests.cluster.gke_fixture import HOLD, Command, Gke
+from tests.cluster.gke_fixture import HOLD, Gke
 from tests.cluster.jobsets import jobset, submit
 from tests.waiting import until
 
