@@ -25,7 +25,7 @@ from orchestrator.hosts.ssh.proxy_command import LOGIN_GRACE_S, UNKNOWN_S, Piped
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
 from tests.fakes.clock import Clock
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 
 @pytest.fixture
@@ -302,9 +302,7 @@ def written(directory: Path, dialer: Dialer | None = None, node: str = "tpujob-o
 
 def seen(file: Path, host: str) -> dict[str, str]:
     """What OpenSSH makes of the configuration for this host."""
-    done = subprocess.run(
-        ["ssh", "-G", "-F", str(file), host], capture_output=True, text=True, timeout=HANG_S, check=True
-    )
+    done = ran(["ssh", "-G", "-F", str(file), host], check=True)
     return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
 
