@@ -133,12 +133,9 @@ class Cli:
         **options: Any,
     ) -> subprocess.Popen[Any]:
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(
-            [*before, *(program or self.program), *words],
-            cwd=self.directory,
-            env={**os.environ, **self.env, **(env or {})},
-            **{**streams, "preexec_fn": hear_signals if is_deaf() else None, **options},
-        )
+        usual = {**streams, "cwd": self.directory, "preexec_fn": hear_signals if is_deaf() else None}
+        argv = [*before, *(program or self.program), *words]
+        return subprocess.Popen(argv, env={**os.environ, **self.env, **(env or {})}, **{**usual, **options})
 
     def begin(self, *words: str, **options: Any) -> Command:
         """Start a command whose output goes to files; `options` as for `start`."""

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from orchestrator.promise.obtain.login_key import create_key
 from tests.cli_fixture import Tpujob, press
 from tests.contract.hosts.fixture import through_bastion
-from tests.waiting import has_ended, until
+from tests.waiting import has_ended, ran, until
 
 JOB = """
 name: way
@@ -135,7 +134,7 @@ def test_a_killed_run_leaves_nothing_by_any_way(tpujob: Tpujob, way: str) -> Non
     process.wait()
     until(lambda: tpujob.alive() == [], "the guardian")
     until(lambda: keys(tpujob) == {}, "the removal of its key")
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = ran(["ps", "-eo", "args"], check=True).stdout
     assert str(tpujob.directory / "bastion") not in listed, "a proxy command is left"
 
 

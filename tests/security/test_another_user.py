@@ -28,7 +28,7 @@ from orchestrator.promise.lease.cloud_api import SliceName
 from tests import ROOT
 from tests.cli_fixture import Tpujob
 from tests.emulator.fixture import Emulator
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
 BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
@@ -273,7 +273,7 @@ def send_to(port: int, method: str, path: str, content: bytes, headers: dict[str
 
 def daemon(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "cloud_tpu_emulator", *arguments]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    return ran(argv, cwd=ROOT)
 
 
 @pytest.mark.parametrize(

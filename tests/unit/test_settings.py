@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.job.cluster import ClusterWish
 from orchestrator.promise.lease.access import AccessWish
 from orchestrator.settings import Target, resolve
+from tests.waiting import ran
 
 
 class Home:
@@ -333,7 +333,7 @@ def test_deciding_needs_neither_yaml_nor_the_cloud_client(tmp_path: Path) -> Non
         "import orchestrator.places.tpu.api.client, orchestrator.places.google.credentials; "
         "print(t.kind, [m for m in ('yaml', 'requests', 'google.auth', 'grpc', 'pydantic') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert done.stdout.strip() == "emulated []"
 
 

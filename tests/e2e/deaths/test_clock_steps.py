@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from tests.contract.hosts.fixture import MakeRoad, Slice, one, road
 from tests.e2e.test_access import SLEEPER, has_ended, workers_of
 from tests.faults import notebook
 from tests.forked import Child
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 HOURS_S = 2 * 3600.0
 STEPPED = """
@@ -70,9 +69,7 @@ def test_the_clock_that_the_tests_set_is_the_wall_clock_alone(cli: Cli, set_cloc
         "import time; from orchestrator.system import boot_clock; print(time.time(), boot_clock.boot_s())",
     ]
     before = boot_clock.boot_s()
-    said = subprocess.run(
-        argv, env={**os.environ, **cli.env}, check=True, capture_output=True, text=True
-    ).stdout.split()
+    said = ran(argv, env={**os.environ, **cli.env}, check=True).stdout.split()
     assert float(said[0]) > time.time() + HOURS_S - 600
     assert before < float(said[1]) < boot_clock.boot_s()
 

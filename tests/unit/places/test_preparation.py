@@ -385,7 +385,7 @@ def test_on_the_cpu_of_the_emulator_accelerate_alone_finds_its_rank_on_the_host(
     )
     script = main_script(tmp_path, "command: echo rank=$LOCAL_RANK, ${TPUJOB_EMULATED_LENT:-own torch}\n", Emulation(2))
     environ = {"PATH": f"{python.parent}:/usr/bin:/bin", "TPUJOB_WORKER": "0", "TPUJOB_EMULATED_LENT": "torch"}
-    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=False)
+    done = ran(["bash", "-c", script], env=environ)
     assert (done.stdout, done.stderr) == (f"rank={rank}, own torch\n", "")
 
 

@@ -150,7 +150,7 @@ def test_where_pip_cannot_be_had_uv_stands_for_it_also_below_a_home_with_an_odd_
     failed = subprocess.CompletedProcess([], 1, "", "")
     monkeypatch.setattr(tools, "ask", lambda argv: failed)
     tools.Tool(str(uv), place, 0, "", True).ensure_pip()
-    said = subprocess.run([str(place / "bin" / "pip"), "list"], capture_output=True, text=True, check=True).stdout
+    said = ran([str(place / "bin" / "pip"), "list"], check=True).stdout
     assert said == f"{place} pip list\n"
 
 

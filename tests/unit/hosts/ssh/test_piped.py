@@ -5,7 +5,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -220,7 +219,7 @@ def test_a_key_is_private_and_its_public_line_is_what_openssh_reads(tmp_path: Pa
     pair = create_key(tmp_path / "run")
     assert pair.private_path.stat().st_mode & 0o777 == 0o600
     if shutil.which("ssh-keygen"):
-        said = subprocess.run(["ssh-keygen", "-y", "-f", pair.private_path], capture_output=True, text=True, check=True)
+        said = ran(["ssh-keygen", "-y", "-f", pair.private_path], check=True)
         assert said.stdout.split()[:2] == pair.public_line.split()[:2]
 
 
