@@ -431,9 +431,3 @@ def test_an_emulated_run_is_never_collected_in_the_real_cloud_nor_the_reverse(
     assert "named 'held'" in google.stderr and not tpujob.requests("nodes.delete", "client")
     assert json.loads(tpujob("status", "--json", "--cloud", "emulated").stdout)["slices"][0]["name"] == "held"
     assert tpujob("down", "held", "--cloud", "emulated").returncode == 0
-
-
-def test_the_banner_says_that_it_is_emulated(tpujob: Tpujob) -> None:
-    output = tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n"))
-    assert output.returncode == 0
-    assert "EMULATED" in output.stderr.splitlines()[0] and "emulated" in output.stdout
