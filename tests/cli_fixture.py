@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.ledger import Ledger
 from tests import ROOT
 from tests.emulator.fixture import Emulator, running_emulator
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 CI_MARKS = ("CI", "RUNNER_TRACKING_ID")
 NO_DELAYS = {f"TPUJOB_EMULATOR_{what}_S": "0" for what in ("PROVISION", "STOP", "START", "DELETE")}
@@ -43,13 +44,76 @@ class Said(subprocess.CompletedProcess[str]):
 
 
 @dataclass
+class Command:
+    """A command that goes on; what it says is in two files."""
+
+    process: subprocess.Popen[Any]
+    files: tuple[Path, Path]
+
+    @property
+    def out(self) -> str:
+        return self.files[0].read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self.files[1].read_text(errors="replace")
+
+    @property
+    def said(self) -> str:
+        return self.out + self.err
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def until(self, words: str) -> None:
+        """Wait until it says this, on either stream."""
+        self.until_true(lambda: words in self.said, f"{words!r}")
+
+    def until_true(self, question: Callable[[], object], what: str) -> None:
+        """Wait for what the command brings about. AssertionError with what it said if it ends before, or never does."""
+        try:
+            until(lambda: self.ended or question(), what)
+            assert question(), f"{what} did not come about before the command ended with {self.process.poll()}"
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.out}\n{self.err}") from error
+
+    def press(self, number: int = signal.SIGINT) -> float:
+        """Send a signal. Return when."""
+        at = time.time()
+        self.process.send_signal(number)
+        return at
+
+    def press_three_times(self) -> float:
+        """Press Ctrl-C three times, each after the one before was noticed. Return when the first one was sent."""
+        at = self.press()
+        for heard in ("2 more to leave", "1 more to leave"):
+            until(lambda heard=heard: heard in self.err or self.ended, heard)  # type: ignore[misc]
+            self.press()
+        return at
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def code(self) -> int:
+        return self.end().returncode
+
+    def end(self) -> Said:
+        try:
+            return Said(self.process.args, self.process.wait(HANG_S), self.out, self.err)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end: {self.out}\n{self.err}") from None
+
+
+@dataclass
 class Cli:
     """`tpujob` in a directory of its own, with a state directory of its own."""
 
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = (sys.executable, "-m", "orchestrator.cli")
-    _bills_before, _requests_before = 0, 0
+    _bills_before, _requests_before, _begun = 0, 0, 0
 
     def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
         process = self.start(*words, env=env)
@@ -61,16 +125,24 @@ class Cli:
         return Said(process.args, process.returncode, out, err)
 
     def start(
-        self, *words: str, env: dict[str, str] | None = None, before: tuple[str, ...] = (), **options: Any
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        before: tuple[str, ...] = (),
+        program: tuple[str, ...] | None = None,
+        **options: Any,
     ) -> subprocess.Popen[Any]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [*before, *self.program, *words],
-            cwd=self.directory,
-            env={**os.environ, **self.env, **(env or {})},
-            preexec_fn=hear_signals if is_deaf() else None,  # noqa: PLW1509 - it only resets two signals
-            **{"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, **options},
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        usual = {**streams, "cwd": self.directory, "preexec_fn": hear_signals if is_deaf() else None}
+        argv = [*before, *(program or self.program), *words]
+        return subprocess.Popen(argv, env={**os.environ, **self.env, **(env or {})}, **{**usual, **options})
+
+    def begin(self, *words: str, **options: Any) -> Command:
+        """Start a command whose output goes to files; `options` as for `start`."""
+        self._begun += 1
+        files = self.directory / f"{self._begun}.out", self.directory / f"{self._begun}.err"
+        with files[0].open("wb") as out, files[1].open("wb") as err:
+            return Command(self.start(*words, **{"stdout": out, "stderr": err, **options}), files)
 
     def answered(self, typed: str, *words: str) -> Said:
         """Run a command at whose terminal this is typed."""

@@ -46,10 +46,9 @@ FIXTURES: tuple[object, ...] = (
 )
 FIXTURES += (gke, own_cluster, shared_emulator, stub, tpujob)
 
-# Their rows, kills, builds, trainings and the docs site.
+# Their rows, builds, trainings and the docs site.
 IN_ONE_PIECE = (
     "faults/test_matrix.py",
-    "deaths/test_kill.py",
     "install/test_wheel.py",
     "tests/payload/",
     "unit/test_site.py",

@@ -6,10 +6,12 @@ needs it to be longer, or that passes because of it, is wrong.
 
 import contextlib
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 
@@ -26,6 +28,11 @@ def until(question: Callable[[], T], what: str = "it", wanted: Callable[[T], obj
         assert time.monotonic() < deadline, f"{what} did not come about in {HANG_S:.0f} s: {answer!r}"
         time.sleep(LOOK_S)
     return answer
+
+
+def ran(argv: Sequence[str | Path], *, check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, however it ends, unless `check`; `options` as for `subprocess.run`."""
+    return subprocess.run(argv, check=check, **{"capture_output": True, "text": True, "timeout": HANG_S, **options})
 
 
 def has_ended(pid: int) -> bool:

@@ -1,10 +1,8 @@
 """The real CLI on the real control plane: with a state directory, a namespace and a way to the API server of a test's own."""
 
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,56 +10,19 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli_fixture import Cli, Said, kill_all, sandbox
+from tests.cli_fixture import Cli, Command, Said, kill_all, sandbox
 from tests.cluster.fixture import Cluster, Started
 from tests.cluster.jobsets import IMAGE
-from tests.waiting import until
 
 OURS = "tpujob=1"
 KINDS = "jobsets,jobs,pods,configmaps,secrets"
 WATCHES = "billed until the cluster deletes"  # what a command says of its nodes, once its JobSet is gone
 HOLD = "echo begun\nwhile [ ! -e /tpujob/run/go ]; do sleep 0.1; done\n"  # until `let_go`
 TYPES = {1: "v5p-8", 2: "v5p-16"}  # by pods, of which each asks for 4 chips
-ONE_POD = 4
 WITH_IDS = (  # a `tpujob` that finds these ids instead of random ones
     "import sys; from orchestrator.cli import main; from orchestrator.text import names; "
     "ids = iter(sys.argv.pop(1).split()); names.new_run_id = lambda bits: next(ids); main.main()"
 )
-
-
-@dataclass
-class Command:
-    """A `tpujob` that goes on; what it says is in two files."""
-
-    process: subprocess.Popen[Any]
-    files: tuple[Path, Path]
-
-    @property
-    def out(self) -> str:
-        return self.files[0].read_text(errors="replace")
-
-    @property
-    def err(self) -> str:
-        return self.files[1].read_text(errors="replace")
-
-    def until(self, words: str) -> None:
-        """Wait until it says this, on either stream."""
-        self.until_true(lambda: words in self.out + self.err, f"{words!r}")
-
-    def until_true(self, question: Callable[[], object], what: str) -> None:
-        """Wait for what the command brings about. AssertionError with what it said if it ends before, or never does."""
-        try:
-            until(lambda: self.process.poll() is not None or question(), what)
-            assert question(), f"{what} did not come about before the command ended with {self.process.poll()}"
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.out}\n{self.err}") from error
-
-    def press(self, number: int = signal.SIGINT) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> Said:
-        self.process.wait()
-        return Said(self.process.args, self.process.returncode, self.out, self.err)
 
 
 @dataclass
@@ -71,22 +32,13 @@ class Gke(Cli):
     cluster: Cluster = field(kw_only=True)
     way: Cluster = field(kw_only=True)
     space: str = field(kw_only=True)
-    _begun: int = 0
 
     def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
         """Run a command to its end. The nodes of its job go as soon as it watches them."""
         return self.end(self.begin(*words, env=env))
 
-    def begin(self, *words: str, env: dict[str, str] | None = None) -> Command:
-        self._begun += 1
-        files = self.directory / f"{self._begun}.out", self.directory / f"{self._begun}.err"
-        with files[0].open("wb") as out, files[1].open("wb") as err:
-            return Command(self.start(*words, env=env, stdout=out, stderr=err), files)
-
     def end(self, command: Command) -> Said:
-        command.until_true(
-            lambda: WATCHES in command.err or command.process.poll() is not None, "the end of the command"
-        )
+        command.until_true(lambda: WATCHES in command.err or command.ended, "the end of the command")
         self.cluster.faults.supply(self.space, idle_s=0)
         return command.end()
 

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -25,11 +24,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.cluster
 
 RESULT = f'{HOLD}echo "{{\\"step\\": 1, \\"loss\\": 0.5}}" >>"$TPUJOB_ARTIFACTS/metrics.jsonl"\necho after\n'
-IN_PYTHON = """
-import sys, tpujob
-result = tpujob.Client().run(tpujob.Job.load(sys.argv[1]))
-print(result.state, [path.name for path in result.artifacts], result.released)
-"""
 
 
 def test_a_run_that_is_submitted_is_shown_attached_to_and_compared(gke: Gke) -> None:
@@ -47,13 +41,6 @@ def test_a_run_that_is_submitted_is_shown_attached_to_and_compared(gke: Gke) -> 
     assert "0.5" in gke("compare", run).stdout
     assert gke("report", run).returncode == 0
     assert run in gke("cost", "--by", "run").stdout
-
-
-def test_a_run_that_is_canceled_leaves_nothing(gke: Gke) -> None:
-    run = gke.submit(HOLD)
-    done = gke("cancel", run)
-    assert done.returncode == 0, done.text
-    assert gke.left() == [] and json.loads(gke("show", run, "--json").stdout)["state"] == "canceled"
 
 
 def test_what_no_pod_can_is_refused_with_the_reason(gke: Gke) -> None:
@@ -80,14 +67,6 @@ def test_a_sweep_submits_all_and_kueue_runs_as_many_as_there_is_quota_for(gke: G
     assert done.returncode == 0, done.text
     logs = [path.read_text() for path in (gke.directory / "runs").glob("*/logs/worker0.log")]
     assert sorted(logs) == [f"begun\nlr {each}\n" for each in (1, 2, 3)]
-    assert gke.left() == []
-
-
-def test_the_client_of_python_runs_a_job(gke: Gke) -> None:
-    job = gke.write('echo done >"$TPUJOB_ARTIFACTS/me"', tpu_metrics=False)
-    gke.program = (sys.executable, "-c", IN_PYTHON)
-    done = gke(job)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "succeeded ['me'] True", done.text
     assert gke.left() == []
 
 

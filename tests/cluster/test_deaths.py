@@ -33,18 +33,6 @@ def over(gke: Gke, nodes: list[str]) -> list[dict[str, Any]]:
     )
 
 
-def test_a_job_whose_command_is_killed_ends_at_its_limit_and_its_nodes_go(gke: Gke) -> None:
-    gke.running(PATIENT, pods=2, limits={"max_duration": "1m"})
-    nodes = used(gke)
-    kill_everything_local(gke)
-    rows = over(gke, nodes)
-    ends = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in gke.pods()]
-    assert len(rows) == 2 and 124 in [each["exitCode"] for each in ends]
-    done = gke("list")  # the first command afterwards
-    assert done.returncode == 0, done.text
-    assert gke.left() == []
-
-
 def test_a_pod_whose_own_program_hangs_too_is_ended_by_the_control_plane(gke: Gke) -> None:
     quickly = "from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -30.0; m.GRACE_S = 1"
     gke.program = (gke.program[0], "-c", f"{quickly}; from orchestrator.cli import main; main.main()")

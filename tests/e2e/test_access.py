@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from orchestrator.promise.obtain.login_key import create_key
 from tests.cli_fixture import Tpujob, press
 from tests.contract.hosts.fixture import through_bastion
-from tests.waiting import has_ended, until
+from tests.waiting import has_ended, ran, until
 
 JOB = """
 name: way
@@ -135,7 +134,7 @@ def test_a_killed_run_leaves_nothing_by_any_way(tpujob: Tpujob, way: str) -> Non
     process.wait()
     until(lambda: tpujob.alive() == [], "the guardian")
     until(lambda: keys(tpujob) == {}, "the removal of its key")
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = ran(["ps", "-eo", "args"], check=True).stdout
     assert str(tpujob.directory / "bastion") not in listed, "a proxy command is left"
 
 
@@ -238,20 +237,6 @@ def test_a_signal_stops_everything_the_job_started_and_saves_what_it_saved(tpujo
 
 
 @pytest.mark.exhaustive
-def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(tpujob: Tpujob) -> None:
-    process = tpujob.start("run", tpujob.job(SLEEPER))
-    tpujob.until("started", process)
-    done = tpujob("cancel", "sleeper")
-    assert done.returncode == 0 and "canceled; none of its processes runs any more" in done.stdout, done.stderr
-    _, err = process.communicate()
-    assert process.returncode == 71 and "canceled by `tpujob cancel`" in err
-    assert (artifacts(tpujob) / "saved.txt").read_text() == "saved\n" and is_gone(artifacts(tpujob))
-    assert tpujob.only_run()["state"] == "canceled"
-    assert list((tpujob.directory / "state" / "local").iterdir()) == []
-    assert "has ended already" in tpujob("cancel", "sleeper").stdout
-
-
-@pytest.mark.exhaustive
 def test_a_second_ctrl_c_gives_the_job_its_grace_all_the_same(tpujob: Tpujob) -> None:
     stopping, go = tpujob.directory / "stopping", tpujob.directory / "go"
     waits = f"touch {stopping}; until [ -e {go} ]; do sleep 0.05; done; echo saved >"
@@ -266,21 +251,6 @@ def test_a_second_ctrl_c_gives_the_job_its_grace_all_the_same(tpujob: Tpujob) ->
     process.communicate()
     assert process.returncode == 130
     assert (artifacts(tpujob) / "saved.txt").exists() and is_gone(artifacts(tpujob))
-
-
-def test_a_killed_command_takes_its_job_along_and_the_next_one_says_so(tpujob: Tpujob) -> None:
-    process = tpujob.start("run", tpujob.job(SLEEPER))
-    tpujob.until("started", process)
-    (pid_file,) = (tpujob.directory / "state" / "local").glob("*/artifacts/child.pid")
-    child = int(pid_file.read_text())
-    process.kill()
-    process.communicate()
-    until(lambda: has_ended(child), "the end of the job")
-    shown = tpujob.only_run()
-    assert (shown["state"], shown["detail"]) == ("interrupted", "the process that ran it was killed")
-    until(lambda: not workers_of(tpujob), "the end of its worker")
-    assert tpujob("run", job(tpujob, "true")).returncode == 0
-    assert list((tpujob.directory / "state" / "local").iterdir()) == [], "and clears up what it left"
 
 
 def workers_of(tpujob: Tpujob) -> list[psutil.Process]:

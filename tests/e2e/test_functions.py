@@ -2,18 +2,26 @@
 
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import ROOT
 from tests.cli_fixture import Tpujob, hear_signals, is_deaf
-from tests.e2e.install.test_python_api import python, script, succeeded
+from tests.e2e.install.test_python_api import python, succeeded
 from tests.waiting import HANG_S, until
 from tests.wheels import wheel
+
+
+def script(tpujob: Tpujob, path: Path) -> subprocess.Popen[str]:
+    return tpujob.start(str(path), program=(sys.executable,), env={"TPUJOB_CLOUD": "emulated"})
+
 
 SCRIPT = '''
 import tpujob
@@ -44,7 +52,7 @@ if __name__ == "__main__":
 def test_a_script_gets_the_value_of_its_function_and_its_error_and_shows_its_log(tpujob: Tpujob) -> None:
     path = tpujob.directory / "script.py"
     path.write_text(SCRIPT)
-    process = script(tpujob, path, TPUJOB_CLOUD="emulated")
+    process = script(tpujob, path)
     out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 1, err
     assert out == "{'product': 1.5, 'worker': 0}\nValueError 13 True failed\n", err
@@ -75,7 +83,7 @@ print(client.plan(double.job(1)).candidates[0].accelerator_type)
 run = client.submit(double.job(21))
 print(double.value(run), client.call(double, 4), double.local(5))
 """
-    said = succeeded(python(tpujob, code, project, PYTHONPATH=f"{project}:{ROOT}"))
+    said = succeeded(python(tpujob, code, cwd=project, env={"PYTHONPATH": f"{project}:{ROOT}"}))
     assert said == "v5litepod-8\n42 8 10\n"
     assert tpujob.alive() == []
 
@@ -97,7 +105,7 @@ def test_a_function_imports_what_its_requirements_install(tpujob: Tpujob) -> Non
     wheel(tpujob.directory / "wheels", "alpha", "2.5")
     path = tpujob.directory / "requires.py"
     path.write_text(REQUIRES.replace("WHEELS", f"file://{tpujob.directory}/wheels"))
-    assert succeeded(script(tpujob, path, TPUJOB_CLOUD="emulated")) == "2.5\n"
+    assert succeeded(script(tpujob, path)) == "2.5\n"
 
 
 MAPS = """
@@ -118,7 +126,7 @@ print(half.map([(4,), {"x": 1}, (0,)]))
 def test_a_map_runs_its_calls_over_slices_that_are_used_again_and_does_none_twice(tpujob: Tpujob) -> None:
     path = tpujob.directory / "maps.py"
     path.write_text(MAPS)
-    process = script(tpujob, path, TPUJOB_CLOUD="emulated")
+    process = script(tpujob, path)
     out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err
     assert out.splitlines() == [str([{"half": x / 2} for x in (4, 3, 2, 1)]), str([{"half": x / 2} for x in (4, 1, 0)])]

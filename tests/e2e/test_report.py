@@ -17,7 +17,6 @@ import tpujob as api
 from orchestrator.api.results import pages as pages_of_runs
 from orchestrator.report.page import pages
 from tests.cli_fixture import Tpujob, press
-from tests.programs_fixture import needs_xla
 from tests.waiting import HANG_S, until
 
 JOB = """
@@ -239,38 +238,6 @@ def test_compare_prints_text_markdown_and_csv_of_the_runs_in_the_order_they_are_
     assert ready("compare", "slow", "nobody").returncode == 64
     assert ready("compare", "slow", "--csv", "--json").returncode == 64
     assert json.loads(ready("show", "slow", "--json").stdout)["figures"]["step_s"]["mean"] == pytest.approx(0.6)
-
-
-TRAIN = """
-tpu: {zone: us-central1-a}
-train: {dataset: synthetic, batch_size: 64, epochs: 2, examples: 256, test_examples: 100, timing: drained}
-"""
-
-
-@pytest.mark.exhaustive  # three trainings; the figures themselves are compared above, and test_train has the one of each kind
-@pytest.mark.torch
-@needs_xla
-def test_the_built_in_training_is_compared_on_many_cores_on_one_and_on_this_machine(tpujob: Tpujob) -> None:
-    variants = "{multi-core: {}, single-core: {train: {cores: 1}}, cpu: {on: local, train: {backend: cpu, cores: 1}}}"
-    done = tpujob("run", tpujob.job(f"name: c{TRAIN}variants: {variants}\n", "b.yaml"))
-    assert done.returncode == 0, done.stderr
-    table = json.loads(tpujob("compare", "c", "--json").stdout)
-    assert table["comparable"] is True and table["differences"] == []
-    multi, single, cpu = table["runs"]
-    assert [(column["device"], column["processes"]) for column in (multi, single, cpu)] == [
-        ("xla:cpu", 2),
-        ("xla:cpu", 1),
-        ("cpu", 1),
-    ]
-    for column in (multi, single, cpu):
-        assert column["step_s"]["std"] > 0 and column["problems"] == []
-        assert column["first_step_s"] > 0 and column["images_per_s"] > 0 and 0 <= column["test_accuracy"] <= 1
-        assert column["train_loss"] == pytest.approx(multi["train_loss"], rel=1e-3), "the same work"
-    assert (
-        multi["warm_up_steps"] >= 1
-        and multi["compile_s"] > 0
-        and multi["step_s"]["count"] == 8 - multi["warm_up_steps"]
-    )
 
 
 SPOT = "name: spot\ntpu: {accelerator: v5litepod-8, zone: us-central1-a, provisioning: spot}\ncommand: 'true'\n"

@@ -6,17 +6,14 @@ import json
 import re
 import resource
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.hosts.transfer import collect, places
-from orchestrator.promise.lease import cloud_api
 from orchestrator.report.rows import collected, costs
 from tests.cli_fixture import Said, Tpujob, in_ci, press
 from tests.faults.world import is_stopped
@@ -228,20 +225,6 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
     assert killed.returncode == -signal.SIGKILL and held_until(tpujob) == until_then
     assert tpujob("collect", "big").returncode == 0
     assert came(tpujob) == {"a", "b", "c"} and tpujob.alive() == []
-
-
-@pytest.mark.exhaustive
-def test_without_any_command_the_hold_ends_by_itself_and_not_before(
-    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cloud_api, "GOOGLE", replace(cloud_api.GOOGLE, linger_s=90.0))
-    done = run_on_a_full_disk(tpujob)
-    assert done.returncode == 65
-    until_then = held_until(tpujob)
-    until(lambda: tpujob.alive() == [], "the slice's deletion of itself")
-    assert time.time() >= until_then
-    gone = tpujob("collect", "big")
-    assert gone.returncode == 65 and "no results are left to collect" in gone.stdout
 
 
 WRITES = """

@@ -17,7 +17,7 @@ from orchestrator.api.client import Client
 from orchestrator.api.slices import relay
 from tests.cli_fixture import Tpujob, press
 from tests.e2e.test_access import bastion
-from tests.waiting import HANG_S, echo, held_port, read_all, serving, until
+from tests.waiting import HANG_S, echo, held_port, ran, read_all, serving, until
 
 __all__ = ["bastion"]
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
@@ -203,9 +203,7 @@ def test_the_users_own_ssh_and_rsync_know_the_workers(tpujob: Tpujob, mine: Path
         == tpujob("ssh-config").stdout.strip()
     )
     for host in ("tpu-mine-3", f"{tpujob.alive()[0].rpartition('/')[2]}-3"):
-        done = subprocess.run(
-            ["ssh", "-F", config, host, "pwd"], capture_output=True, text=True, timeout=HANG_S, check=True
-        )
+        done = ran(["ssh", "-F", config, host, "pwd"], check=True)
         assert done.stdout.endswith("worker3/home\n")
     assert "Host tpu-mine-3 " in tpujob("ssh-config", "mine").stdout
     if shutil.which("rsync") is not None:

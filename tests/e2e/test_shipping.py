@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli_fixture import Cli, Tpujob, in_ci
-from tests.waiting import until
+from tests.waiting import ran, until
 
 JOB = """
 name: mine
@@ -122,6 +122,6 @@ def test_a_command_killed_while_it_ships_leaves_nothing_that_is_used(cli: Cli) -
     assert not [path for path in homes("vms/*/worker0/home/tpujob/store/objects/*/*") if path.stat().st_size > 1 << 20]
     said = cli("run", job)
     assert said.returncode == 0, said.stderr
-    real = subprocess.run(["sha256sum", "noise"], cwd=directory, capture_output=True, text=True, check=True).stdout
+    real = ran(["sha256sum", "noise"], cwd=directory, check=True).stdout
     assert f"worker0 | {real.strip()}" in said.stdout
     assert cli("down", "mine").returncode == 0

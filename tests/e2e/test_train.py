@@ -1,20 +1,15 @@
-"""A `train:` job from YAML to proven absence, on real torch_xla, by every way to its worker."""
+"""A `train:` job from YAML to proven absence, on real torch_xla."""
 
 import json
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from tests import ROOT
-from tests.cli_fixture import NO_DELAYS, Cli, Said, Tpujob, kill_all
-from tests.e2e.test_access import bastion, keys, way
+from tests.cli_fixture import NO_DELAYS, Cli
 from tests.programs_fixture import needs_xla
 from tests.unit.test_docs import reference
-from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, needs_xla]
 
@@ -68,106 +63,3 @@ def test_without_torch_the_missing_extra_is_named_and_nothing_is_created(cli: Cl
     done = cli("run", cli.job(JOB), env={"PYTHONPATH": path})
     assert done.returncode == 64 and "has no torch_xla" in done.stderr and "pip install" in done.stderr
     assert not cli.emulator_directory.exists()
-
-
-__all__ = ["bastion", "way"]
-
-WITHOUT_NETWORK = ("--env", "https_proxy=http://127.0.0.1:9", "--env", "no_proxy=")  # nothing listens there
-FEW = ("--set", "train.emulated.examples=768", "--env", "OMP_NUM_THREADS=1", *WITHOUT_NETWORK)
-BEGUN = "images · batch 128"  # the training's first line after torch is there
-_direct: list[Any] = []
-
-
-@pytest.fixture
-def mnist(tpujob: Tpujob) -> Path:
-    (tpujob.directory / "jobs").mkdir()
-    return Path(shutil.copy(ROOT / "jobs" / "mnist.yaml", tpujob.directory / "jobs"))
-
-
-def by(mnist: Path, access: str) -> str:
-    """Write the job with these keys of `access:`."""
-    mnist.write_text((ROOT / "jobs" / "mnist.yaml").read_text() + f"\naccess: {access}\n")
-    return str(mnist)
-
-
-def losses(directory: Path) -> list[Any]:
-    text = (directory / "worker0" / "artifacts" / "metrics.jsonl").read_text()
-    return [(row.get("step"), row.get("loss"), row.get("accuracy")) for row in map(json.loads, text.splitlines())]
-
-
-def direct_losses(tpujob: Tpujob, mnist: Path) -> list[Any]:
-    """The losses of the same training by an external address, which the policies of this cloud do not refuse here."""
-    if not _direct:
-        before = tpujob.admin("GET", "settings")
-        tpujob.settings(forbid_external_ips=False, require_os_login=False)
-        run = train(tpujob, by(mnist, "{via: external}"))
-        assert run.returncode == 0, run.text
-        (directory,) = (tpujob.directory / "runs").glob("mnist-*")
-        _direct.extend(losses(directory))
-        shutil.rmtree(directory)
-        tpujob.settings(**{name: before[name] for name in ("forbid_external_ips", "require_os_login")})
-    return _direct
-
-
-def train(tpujob: Tpujob, job: str, *more: str) -> Said:
-    return tpujob.as_process("run", job, *FEW, *more)
-
-
-def assert_nothing_is_left(tpujob: Tpujob) -> None:
-    """No node, no key in the profile, no process of tpujob, no proxy command."""
-    until(lambda: tpujob.alive() == [], "the end of the node")
-    until(lambda: keys(tpujob) == {}, "the end of its key")
-    until(lambda: not tpujob.local(), "the end of the last local process")
-    until(lambda: not proxies(tpujob), "the end of the last proxy command")
-
-
-def proxies(tpujob: Tpujob) -> list[psutil.Process]:
-    """The processes of the proxy commands, and those that keep them."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if str(tpujob.directory / "bastion") in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-@pytest.mark.exhaustive
-def test_the_training_is_the_same_by_every_way_and_its_log_is_that_of_the_worker(
-    tpujob: Tpujob, mnist: Path, way: str
-) -> None:
-    expected = direct_losses(tpujob, mnist)
-    if way == "{via: iap}":
-        tpujob.admin("POST", "faults", {"kind": "relay_cut", "after_bytes": 2_000, "when": {"first": 8}})
-    run = train(tpujob, by(mnist, way), "--keep", "30m")
-    assert run.returncode == 0, run.text
-    (directory,) = (tpujob.directory / "runs").glob("mnist-*")
-    assert len(expected) > 12 and losses(directory) == expected
-    (log,) = tpujob.state_dir.glob("vms/*/worker0/home/**/main/log")
-    assert (directory / "logs" / "worker0.log").read_bytes() == log.read_bytes() != b""
-    if way == "{via: iap}":
-        began = log.with_name("started.json").stat().st_mtime
-        again = [row["at"] for row in tpujob.requests() if row["path"].startswith("/v4/reconnect")]
-        assert len([at for at in again if at > began]) >= 2, "two cuts in mid-run"
-    assert tpujob("down", "mnist").returncode == 0
-    assert_nothing_is_left(tpujob)
-
-
-@pytest.mark.exhaustive
-def test_a_proxy_command_that_dies_in_mid_run_costs_nothing_of_the_log(
-    tpujob: Tpujob, mnist: Path, request: pytest.FixtureRequest
-) -> None:
-    command = request.getfixturevalue("bastion")
-    access = f"{{via: internal, ssh_proxy_command: {json.dumps(command)}}}"
-    process = tpujob.start("run", by(mnist, access), *FEW, "--keep", "30m")
-    tpujob.until(BEGUN, process)
-    killed = [each for each in proxies(tpujob) if each.name() == "ssh"]
-    kill_all(killed)
-    out, err = process.communicate()
-    assert killed and process.returncode == 0, out + err
-    (directory,) = (tpujob.directory / "runs").glob("mnist-*")
-    (log,) = tpujob.state_dir.glob("vms/*/worker0/home/**/main/log")
-    assert (directory / "logs" / "worker0.log").read_bytes() == log.read_bytes() != b""
-    assert tpujob("down", "mnist").returncode == 0
-    assert_nothing_is_left(tpujob)

@@ -12,7 +12,7 @@ import pytest
 
 from tests import ROOT
 from tests.cli_fixture import Cli
-from tests.waiting import until
+from tests.waiting import ran, until
 from tests.wheels import stand_in
 
 PAGE = (ROOT / "docs" / "your-own-script.md").read_text(encoding="utf-8")
@@ -55,16 +55,7 @@ class Reader:
 
     def starts(self, block: str) -> subprocess.Popen[str]:
         path = f"{self._bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            ["bash", "-euc", block],
-            cwd=self.directory,
-            env={**os.environ, **self.cli.env, "PATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-        )
+        return self.cli.start("-euc", block, program=("bash",), cwd=self.directory, env={"PATH": path})
 
     def types(self, block: str) -> str:
         """Return what the commands printed, once all of them have succeeded."""
@@ -225,12 +216,9 @@ def test_the_script_of_the_page_goes_on_after_a_preemption(cli: Cli) -> None:
 def test_the_tests_of_the_page_pass(cli: Cli) -> None:
     directory = files_of("teams-and-ci.md", cli)
     (directory / "job.yaml").write_text("tpu: {accelerator: v5e-8, zone: us-central1-a}\ncommand: echo trained\n")
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "test_job.py"],
         cwd=directory,
         env={**os.environ, **cli.env, "PATH": f"{program_of(cli)}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr

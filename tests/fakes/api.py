@@ -3,6 +3,7 @@
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,13 +17,14 @@ from tests.waiting import HANG_S
 
 @dataclass(frozen=True)
 class StubReply:
-    """`body` is sent as it is; anything but text or bytes as JSON. `hang_until` delays it."""
+    """`body` is sent as it is; anything but text or bytes as JSON. `hang_until` delays it, `drip_s` each of its bytes."""
 
     status: int = 200
     body: Any = ""
     headers: tuple[tuple[str, str], ...] = ()
     claimed_bytes: int | None = None
     hang_until: threading.Event | None = None
+    drip_s: float = 0.0
 
     def encoded(self) -> bytes:
         if isinstance(self.body, bytes):
@@ -112,9 +114,11 @@ def stub_api(tls: ssl.SSLContext | None = None) -> Iterator[StubApi]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data) if reply.claimed_bytes is None else reply.claimed_bytes))
             self.end_headers()
-            self.wfile.write(data)
+            for at in range(0, len(data), step := 1 if reply.drip_s else max(1, len(data))):
+                time.sleep(reply.drip_s)
+                self.wfile.write(data[at : at + step])
 
-        do_GET = do_POST = do_PATCH = do_DELETE = answer
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +21,7 @@ import psutil
 
 from cloud_tpu_emulator.daemon import control
 from orchestrator.promise.lease.guest_reports import problem, read_watchdogs
-from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
+from tests.cli_fixture import Cli, Command, sandbox, signal_all
 from tests.faults import bounds
 from tests.faults.bounds import Bounds
 from tests.waiting import HANG_S, until
@@ -38,56 +36,6 @@ SHORT_LABEL = {  # each reaches over a minute; the first default label would rea
     "orchestrator.promise.lease.cloud_api:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
 }
 PATCHED = Path(__file__).parent / "patched"
-
-
-@dataclass
-class Command:
-    """A tpujob process. Its output goes to files."""
-
-    process: subprocess.Popen[bytes]
-    path: Path
-
-    @property
-    def out(self) -> str:
-        return self.path.with_suffix(".out").read_text(errors="replace")
-
-    @property
-    def err(self) -> str:
-        return self.path.with_suffix(".err").read_text(errors="replace")
-
-    @property
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def code(self) -> int:
-        try:
-            return self.process.wait(HANG_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"it does not end: {self.out}\n{self.err}") from None
-
-    def until(self, text: str) -> None:
-        """Wait until it has printed this on stdout."""
-        until(lambda: text in self.out or self.ended, text)
-        assert text in self.out, f"{text!r} never came: {self.out}\n{self.err}"
-
-    def until_stderr(self, text: str) -> None:
-        """Wait until it has printed this on stderr."""
-        until(lambda: text in self.err or self.ended, text)
-        assert text in self.err, f"{text!r} never came: {self.err}"
-
-    def interrupt_three_times(self) -> float:
-        """Press Ctrl-C three times, each after the one before was noticed. Return when the first one was sent."""
-        at = self.interrupt()
-        for heard in ("2 more to leave", "1 more to leave"):
-            until(lambda heard=heard: heard in self.err or self.ended, heard)  # type: ignore[misc]
-            self.interrupt()
-        return at
-
-    def interrupt(self, number: int = signal.SIGINT) -> float:
-        """Send a signal. Return when."""
-        at = time.time()
-        self.process.send_signal(number)
-        return at
 
 
 @dataclass
@@ -124,27 +72,12 @@ class World(Cli):
         return run
 
     def begin(
-        self,
-        *words: str,
-        patched: dict[str, Any] | None = None,
-        program: Path | None = None,
-        env: dict[str, str] | None = None,
-        **popen: Any,
+        self, *words: str, patched: dict[str, Any] | None = None, program: Path | None = None, **options: Any
     ) -> Command:
         """Start a command. `patched` replaces constants inside it, by `module:NAME`; `program` is a Python file instead."""
-        path = self.directory / f"command{len(self.commands)}"
-        entry = ["-m", "orchestrator.cli"] if patched is None else [str(PATCHED / "command.py"), json.dumps(patched)]
-        entry = entry if program is None else [str(program)]
-        with path.with_suffix(".out").open("wb") as out, path.with_suffix(".err").open("wb") as err:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
-            streams |= {"preexec_fn": hear_signals} if is_deaf() else {}
-            process = subprocess.Popen(
-                [sys.executable, *entry, *words],
-                cwd=self.directory,
-                env={**os.environ, **self.env, **(env or {})},
-                **{**streams, **popen},
-            )
-        self.commands.append(Command(process, path))
+        entry = self.program[1:] if patched is None else (str(PATCHED / "command.py"), json.dumps(patched))
+        entry = entry if program is None else (str(program),)
+        self.commands.append(super().begin(*words, program=(sys.executable, *entry), **options))
         return self.commands[-1]
 
     def do(self, *words: str, **options: Any) -> Command:

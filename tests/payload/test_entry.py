@@ -130,16 +130,6 @@ def test_dropout_is_the_same_after_a_resume(tmp_path: Path, backend: str) -> Non
     assert last.read("metrics.json")["losses"] == expected
 
 
-@pytest.mark.parametrize(("entry", "words"), [
-    ("nowhere:main", "entry: nowhere:main: there is no module nowhere here; does `code:` name its directory?"),
-    ("my_training:train", "entry: my_training:train: my_training has no function train"),
-])  # fmt: skip
-def test_an_entry_that_is_not_there_is_one_line(tmp_path: Path, entry: str, words: str) -> None:
-    done = play(tmp_path, {**EXAMPLE, "entry": entry}, "--backend", "cpu", code=CODE)
-    assert done.code == 2 and f"error: {words}" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-
-
 def test_an_answer_that_is_no_dictionary_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def main(backend, run):\n    return 3\n")
     done = play(tmp_path, {"entry": "mine:main"}, "--backend", "cpu", code=tmp_path)

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.payload.command import ROOT
 from tests.programs_fixture import find
-from tests.waiting import HANG_S
+from tests.waiting import ran
 
 
 def train(python: str, directory: Path, data: Path, backend: str, **environ: str) -> dict[str, object]:
@@ -20,7 +19,7 @@ def train(python: str, directory: Path, data: Path, backend: str, **environ: str
     places = {"PYTHONPATH": str(ROOT), "TPUJOB_ARTIFACTS": str(directory / "artifacts")}
     argv = [python, "-m", "payload", "--config", str(directory / "train.json"), "--backend", backend]
     env = {**clean, **places, **environ}
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = ran(argv, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     provenance = json.loads((directory / "artifacts" / "provenance.json").read_text())
     assert provenance["versions"]["python"].startswith("3.10.")

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ import pytest
 from payload import artifacts
 from payload.data import idx
 from tests.payload.command import HAS_XLA, ROOT, Command, Run, needs_torch, needs_xla, play, start, succeeds
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 pytest.importorskip("numpy")
 
@@ -226,9 +225,7 @@ def test_a_missing_torch_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     hide += (
         f"sys.argv = ['payload', '--config', '{tmp_path}/train.json']; runpy.run_module('payload', run_name='__main__')"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", hide], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    run = ran([sys.executable, "-c", hide], cwd=ROOT)
     assert run.returncode == 2
     assert run.stderr.startswith("error: torch is not installed: pip install 'torch==") and run.stderr.count("\n") == 1
 
@@ -419,7 +416,6 @@ def test_another_training_in_the_same_directory_is_refused_with_a_remedy(tmp_pat
 def patience() -> None:
     """How long a step and a checkpoint take on a busy machine is not what is tested."""
     from payload.launch import supervise
-    from tests.waiting import HANG_S
 
     supervise.SAVE_S = HANG_S
 

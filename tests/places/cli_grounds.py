@@ -17,8 +17,8 @@ from cloud_tpu_emulator.daemon import control
 from orchestrator.places.gke.traits import TRAITS as OF_GKE
 from orchestrator.places.local.traits import TRAITS as OF_LOCAL
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
+from tests import cli_fixture
 from tests.cli_fixture import Cli, Tpujob, kill_all
-from tests.cluster import gke_fixture
 from tests.cluster.gke_fixture import TYPES, Gke
 from tests.cluster.jobsets import IMAGE
 from tests.places.ground import BEGUN, Command, GroundWithFiles, Job
@@ -42,20 +42,9 @@ WORDS = {
 
 
 @dataclass
-class CliCommand(gke_fixture.Command):
+class CliCommand(cli_fixture.Command):
     def until_begun(self) -> None:
         self.until(BEGUN)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def code(self) -> int:
-        return self.process.wait()
-
-    @property
-    def said(self) -> str:
-        return self.out + self.err
 
 
 class CliGround(GroundWithFiles):
@@ -98,16 +87,10 @@ class CliGround(GroundWithFiles):
         return f"{''.join(written)}{_script(job.lines)}{waits}exit {job.code}"
 
     def start(self, verb: str, at: str = "") -> CliCommand:
-        self._begun += 1
-        files = self.directory / f"{self._begun}.out", self.directory / f"{self._begun}.err"
-        program = self.cli.program
-        if self.patched:
-            self.cli.program = (sys.executable, str(PATCHED), json.dumps(self.patched))
-        with files[0].open("wb") as out, files[1].open("wb") as err:
-            env = {**self.env, "TPUJOB_CRASH_AT": at}
-            process = self.cli.start(*WORDS.get(verb, (verb,)), env=env, stdout=out, stderr=err)
-        self.cli.program = program
-        return CliCommand(process, files)
+        program = (sys.executable, str(PATCHED), json.dumps(self.patched)) if self.patched else None
+        env = {**self.env, "TPUJOB_CRASH_AT": at}
+        begun = self.cli.begin(*WORDS.get(verb, (verb,)), env=env, program=program)
+        return CliCommand(begun.process, begun.files)
 
     def play(self, verb: str) -> tuple[int, str]:
         if self.patched:

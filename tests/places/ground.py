@@ -45,7 +45,7 @@ class Command(Protocol):
     def until_begun(self) -> None:
         """Wait until the job says `begun` to it."""
 
-    def press(self, number: int = signal.SIGINT) -> None:
+    def press(self, number: int = signal.SIGINT) -> object:
         """Send a signal."""
 
     def kill(self) -> None:

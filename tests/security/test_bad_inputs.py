@@ -107,13 +107,7 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
     ("33-hold-submitted", ("submit", "good.yaml", "--keep-on-failure"), "No such option: --keep-on-failure"),
     ("34-nothing", ("run",), "there is nothing to run: name a job file, or a command after `--`"),
     ("34-no-dashes", ("run", "python", "train.py"), "a command stands after `--`"),
-    ("34-a-script", ("run", "train.py"), "train.py is a program, not a job file"),
-    ("34-two-jobs", ("run", "train.yaml", "--", "ls"), "-- ls: a job has either `train:` or `command:`, not both"),
-    ("34-set", ("run", "good.yaml", "--set", "x"), "--set x: write KEY=VALUE"),
-    ("34-unknown-key", ("run", "good.yaml", "--set", "tpu.zon=a"),
-     "--set tpu.zon=a: unknown key; did you mean `zone`?"),
     ("34-value", ("run", "good.yaml", "--set", "env={A: {}}"), "--set env: env.A: expected text or a number"),
-    ("34-yaml", ("run", "good.yaml", "--set", "name=[a"), "--set name=[a: not valid YAML"),
     ("34-zone", ("run", "good.yaml", "--zone", "; rm -rf ~"), "--zone ; rm -rf ~: `; rm -rf ~` is not a zone"),
     ("34-type", ("plan", "--accelerator", "v99-8", "--", "ls"),
      "--accelerator v99-8: `v99-8` is not a known accelerator"),
@@ -129,7 +123,6 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
 @pytest.mark.parametrize(("words", "message"), [pytest.param(*row[1:], id=row[0]) for row in ARGUMENTS])
 def test_a_wrong_argument_is_said_and_creates_nothing(tpujob: Tpujob, words: tuple[str, ...], message: str) -> None:
     tpujob.job(COMMAND, "good.yaml")
-    tpujob.job("train:\n", "train.yaml")
     with tpujob.creating_nothing():
         said = tpujob(*words)
     assert said.returncode == 64
@@ -146,13 +139,6 @@ SECRET = "hf_abcdefghijklmnopqrstuvwx"  # has the shape of one
 def test_34_a_secret_on_the_command_line_is_refused_and_not_repeated(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     said = tpujob("plan", tpujob.job(COMMAND), *words)
     assert said.returncode == 64 and "abcdefghijklmnopqrstuvwx" not in said.text
-
-
-@pytest.mark.parametrize("variable", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV"])
-def test_16_a_variable_that_changes_how_programs_start_is_warned_about(tpujob: Tpujob, variable: str) -> None:
-    said = tpujob("plan", tpujob.job(f"{COMMAND}env: {{{variable}: x}}\n"))
-    assert said.returncode == 0
-    assert f"job.yaml:2: env.{variable}: changes how programs on the worker start" in said.stderr
 
 
 # -- what is shipped -------------------------------------------------------------------------------------------------
@@ -242,18 +228,6 @@ def test_27_without_ssh_on_the_path_the_missing_program_is_named(
 
 
 # -- endpoints -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("endpoint", [
-    "http://evil:80", "http://169.254.169.254", "http://127.0.0.1.evil.com:80", "http://0.0.0.0:8080",
-    "https://tpu.googleapis.com", "http://user@127.0.0.1:8080", "file:///etc/passwd", "127.0.0.1:8080",
-])  # fmt: skip
-def test_29_an_endpoint_that_is_not_loopback_is_refused(
-    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, endpoint: str
-) -> None:
-    monkeypatch.setenv("TPUJOB_ENDPOINT", endpoint)
-    said = tpujob("run", tpujob.job(COMMAND))
-    assert said.returncode == 64 and "is not an address on this machine's loopback" in said.stderr
 
 
 def test_29_a_wrong_token_is_said_and_not_shown(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from orchestrator.catalog import gke
 from orchestrator.cli.console.offer_tables import gke_table, table
 from orchestrator.errors import UserError
 from orchestrator.report.offers import Offered, chosen, gke_as_json, offered, offered_on_gke
+from tests.waiting import ran
 
 
 @pytest.mark.parametrize(("name", "chips", "cores", "hosts", "topology", "api_type", "runtime"), [
@@ -189,7 +189,7 @@ def test_a_mistyped_place_finds_its_neighbour() -> None:
 def test_the_catalog_needs_nothing_but_the_standard_library() -> None:
     # What an installation's own site imports is there before.
     code = "import sys; old = set(sys.modules); import orchestrator.catalog as c; c.types(); print(*set(sys.modules) - old)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = ran([sys.executable, "-c", code], check=True).stdout.split()
     assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) == {"orchestrator"}
 
 

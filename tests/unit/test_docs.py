@@ -8,7 +8,6 @@ import itertools
 import re
 import shlex
 import shutil
-import subprocess
 import textwrap
 import tomllib
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from orchestrator.promise.lease.cloud_api import GOOGLE, Timings
 from orchestrator.promise.watchdog import FAST_FACTOR, SLOW_FACTOR
 from orchestrator.text.units import parse_duration
 from tests import ROOT
+from tests.waiting import ran
 
 PAGES = sorted(
     path
@@ -232,7 +232,7 @@ def test_the_make_targets_that_a_page_names_exist(path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_alone_lists_every_target() -> None:
-    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = ran(["make"], cwd=ROOT, check=True).stdout
     targets = re.findall(r"^([a-z-]+):", page("Makefile"), re.MULTILINE)
     assert [target for target in targets if f"make {target} " not in listed] == []
 

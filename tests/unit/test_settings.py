@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.job.cluster import ClusterWish
 from orchestrator.promise.lease.access import AccessWish
 from orchestrator.settings import Target, resolve
+from tests.waiting import ran
 
 
 class Home:
@@ -262,6 +262,7 @@ def test_xdg_moves_the_settings_file_and_a_relative_base_does_not_count(home: Ho
 
 @pytest.mark.parametrize("endpoint", [
     "http://evil:80", "http://169.254.169.254", "http://127.0.0.1@evil.com:80", "https://tpu.googleapis.com",
+    "http://127.0.0.1.evil.com:80",
     "http://user:word@127.0.0.1:80", "http://0.0.0.0:80", "http://127.0.0.1:99999", "http://127.0.0.1",
     "127.0.0.1:80", "file:///etc/passwd", "http://127.0.0.1:80/path", "http://localhost.evil.com:80",
 ])  # fmt: skip
@@ -332,7 +333,7 @@ def test_deciding_needs_neither_yaml_nor_the_cloud_client(tmp_path: Path) -> Non
         "import orchestrator.places.tpu.api.client, orchestrator.places.google.credentials; "
         "print(t.kind, [m for m in ('yaml', 'requests', 'google.auth', 'grpc', 'pydantic') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert done.stdout.strip() == "emulated []"
 
 

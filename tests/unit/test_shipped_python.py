@@ -17,7 +17,7 @@ from orchestrator.vm.agent import chips
 from payload import artifacts, config
 from tests import ROOT
 from tests.unit.test_imports import is_within
-from tests.waiting import HANG_S
+from tests.waiting import ran
 
 TORCH = {"numpy", "torch", "torch_xla", "torch_tpu"}
 
@@ -25,16 +25,8 @@ TORCH = {"numpy", "torch", "torch_xla", "torch_tpu"}
 def vermin(target: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     """As `make lint` calls it. 0: nothing in these files needs a newer Python."""
     pytest.importorskip("vermin", reason="needs vermin (the `test` extra)")
-    argv: list[str | Path] = [
-        sys.executable,
-        "-c",
-        "import vermin; vermin.main()",
-        f"-t={target}-",
-        "--violations",
-        "--no-tips",
-        *paths,
-    ]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
+    code = "import vermin; vermin.main()"
+    return ran([sys.executable, "-c", code, f"-t={target}-", "--violations", "--no-tips", *paths])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +74,7 @@ print(json.dumps(missing))
 def test_every_module_of_the_payload_loads_on_python_3_10_as_far_as_torch_is_there(python310: str) -> None:
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.glob("payload/**/*.py"))]
     argv = [python310, "-c", IMPORT_EACH, *modules]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = ran(argv, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     missing = json.loads(done.stdout)
     assert set(missing.values()) <= TORCH
@@ -100,7 +92,7 @@ def test_what_python_3_10_lacks_for_a_training_is_one_line(
     config.write_text(json.dumps({"backend": backend}))
     # -S: without any packages, whatever is installed there.
     argv = [python310, "-S", "-m", "payload", "--config", str(config)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = ran(argv, cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(words) and done.stderr.count("\n") == 1
 
@@ -146,14 +138,7 @@ MAIN = "import sys; from orchestrator.cli.main import main; sys.argv[0] = 'tpujo
 
 def imported(code: str, *argv: str) -> set[str]:
     """Every module that a fresh interpreter imports to run the code; the run must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code, *argv],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-    )
+    done = ran([sys.executable, "-X", "importtime", "-c", code, *argv], cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.rpartition("|")[2].strip() for line in lines}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -17,6 +16,7 @@ import pytest
 import tpujob
 from tests import ROOT
 from tests.unit.test_docs import PAGES
+from tests.waiting import ran
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -78,7 +78,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     said = root.with_suffix(".warnings")
     options = ["-q", "-c", "docs/site", "-d", str(root.with_suffix(".doctrees")), "-w", str(said)]
     command = [sys.executable, "-m", "sphinx", *options, ".", str(root)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    built = ran(command, cwd=ROOT, timeout=None)
     assert built.returncode == 0, built.stderr
     pages = {}
     for path in root.rglob("*.html"):
@@ -173,7 +173,7 @@ def test_a_wrong_link_a_wrong_anchor_and_a_page_outside_the_navigation_fail_the_
     }.items():
         (tmp_path / "docs" / f"{page}.md").write_text(text)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs/site", ".", "built"]
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    built = ran(command, cwd=tmp_path, timeout=None)
     assert built.returncode == 1
     mistakes = sorted(re.findall(r"docs/(\w+\.md(?::\d+)?): WARNING", built.stderr))
     assert mistakes == ["page.md:3", "page.md:5", "stray.md"], built.stderr

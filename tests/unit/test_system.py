@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.promise.ledger.clocks import Anchor, anchored
 from orchestrator.system import boot_clock, open_files, sockets, whole_file
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, ran
 
 NAMELESS = "a boot without a name"
 boot_id = boot_clock.boot_id.__wrapped__  # as the first question of a process
@@ -113,7 +113,7 @@ def test_the_soft_limit_is_raised_to_what_is_wanted_up_to_the_hard_one(
 ) -> None:
     line = f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$0" -c "$1"'
     argv = ["bash", "-c", line, sys.executable, ASK.format(wanted=wanted)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    done = ran(argv, check=True)
     assert done.stdout.split() == [str(limit), str(limit)]
 
 

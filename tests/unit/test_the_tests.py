@@ -28,22 +28,6 @@ def test_logs_and_ledger_below_a_fixtures_directory_are_shown(tmp_path: Path) ->
         assert words in shown
 
 
-def test_only_the_end_of_a_long_log_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "guardian.log").write_text("".join(f"line {n}\n" for n in range(1000)))
-    shown = evidence.of(tmp_path)
-    assert "line 999" in shown and "line 500\n" not in shown
-
-
-def test_a_ledger_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "ledger.sqlite3").write_text("not a database")
-    (tmp_path / "guardian.log").write_text("still here\n")
-    assert "still here" in evidence.of(tmp_path)
-
-
-def test_a_world_without_any_of_it_shows_nothing(tmp_path: Path) -> None:
-    assert evidence.of_test({"tmp_path": tmp_path}) == ""
-
-
 def test_what_is_new_or_gone_or_replaced_is_named(tmp_path: Path) -> None:
     for name in ("gone", "kept", "replaced"):
         (tmp_path / name).touch()

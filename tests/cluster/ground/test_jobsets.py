@@ -113,33 +113,8 @@ def test_a_delete_with_another_uid_is_refused_and_one_in_the_foreground_takes_th
     assert cluster.get("jobs,pods,services", "-n", space) == []
 
 
-def test_a_finalizer_that_is_stuck_keeps_the_jobset_but_not_its_pods(cluster: Cluster) -> None:
-    space = cluster.namespace()
-    document = jobset("j", WAITS)
-    document["metadata"]["finalizers"] = ["tests.example/stuck"]
-    submit(cluster, space, document)
-    running(cluster, space)
-    cluster.kubectl("delete", "jobset", "j", "-n", space, "--cascade=foreground", "--wait=false")
-    until(lambda: not pods(cluster, space), "the pods to go")
-    left = cluster.get("jobset", "j", "-n", space)
-    assert left["metadata"]["deletionTimestamp"] and "tests.example/stuck" in left["metadata"]["finalizers"]
-    cluster.kubectl("patch", "jobset", "j", "-n", space, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-    until(lambda: cluster.get("jobset", "j", "-n", space) is None, "the JobSet to go")
-
-
 SLEEPS = "sleep 300"
 ONE_SLICE = 8  # chips
-
-
-def test_a_jobset_waits_for_the_quota_of_another_and_runs_when_that_has_ended(cluster: Cluster) -> None:
-    space = cluster.namespace(quota=ONE_SLICE)
-    submit(cluster, space, jobset("first", SLEEPS, queue="tpu"))
-    running(cluster, space)
-    submit(cluster, space, jobset("second", "true", queue="tpu"))
-    until(lambda: "insufficient unused quota" in waits_for(cluster, space, "second"), "the reason")
-    assert cluster.get("jobset", "second", "-n", space)["spec"]["suspend"] is True
-    cluster.kubectl("delete", "jobset", "first", "-n", space, "--wait=false")
-    assert ended(cluster, space, "second")["type"] == "Completed"
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,6 @@ def test_a_pod_waits_for_its_image_and_for_its_config_map_and_says_so(cluster: C
     )
 
 
-def test_an_evicted_pod_fails_with_that_reason_and_takes_its_jobset_along(cluster: Cluster) -> None:
-    space = cluster.namespace()
-    submit(cluster, space, jobset("j", WAITS))
-    first, _ = running(cluster, space)
-    cluster.faults.play("evicted", namespace=space, pod=first["metadata"]["name"])
-    assert ended(cluster, space, "j")["type"] == "Failed"
-    until(lambda: len(pods(cluster, space)) == 1, "the other pod to go")
-    (left,) = pods(cluster, space)
-    assert (left["metadata"]["name"], left["status"]["reason"]) == (first["metadata"]["name"], "Evicted")
-    assert (condition(left, "DisruptionTarget") or {})["reason"] == "TerminationByKubelet"
-
-
 def test_a_preempted_node_ends_its_pod_with_a_notice_and_its_bill(cluster: Cluster) -> None:
     space = cluster.namespace()
     submit(cluster, space, jobset("j", WAITS))
@@ -204,24 +192,6 @@ def one_pod(cluster: Cluster, script: str) -> tuple[str, str]:
 DELAY_S = 3.0  # of each piece; kubectl takes at most 10 s to agree on keys, with two of them
 
 
-def test_pods_run_on_while_the_api_server_is_away(own_cluster: Cluster) -> None:
-    cluster = own_cluster
-    space = cluster.namespace()
-    own = f"300.{time.time_ns()}"  # no other process has this argument
-    submit(cluster, space, jobset("j", f"exec sleep {own}", grace_s=1))
-    before = [pod["metadata"]["uid"] for pod in running(cluster, space)]
-    programs = until(lambda: asleep(own), "their programs", lambda found: len(found) == 2)
-    cluster.faults.play("server_killed")
-    assert cluster.kubectl("get", "pods", check=False).returncode
-    cluster.faults.play("server_started")
-    until(lambda: cluster.kubectl("get", "pods", check=False).returncode == 0, "the API server")
-    assert [pod["metadata"]["uid"] for pod in running(cluster, space)] == before
-    assert asleep(own) == programs
-    cluster.kubectl("delete", "pods", "--all", "-n", space, "--wait=false")
-    assert ended(cluster, space, "j")["type"] == "Failed"
-    until(lambda: not asleep(own), "the end of their programs")
-
-
 def test_the_way_to_the_api_server_breaks_for_one_user_alone(cluster: Cluster) -> None:
     place = f"/api/v1/namespaces/{cluster.namespace()}/pods"
     cluster.faults.way("closed")
@@ -234,29 +204,6 @@ def test_the_way_to_the_api_server_breaks_for_one_user_alone(cluster: Cluster) -
     assert seconds_of(cluster, place) >= alone_s + DELAY_S
     cluster.faults.way("open")
     cluster.kubectl("get", "--raw", place)
-
-
-def test_a_user_may_do_no_more_than_its_role_says(cluster: Cluster) -> None:
-    space = cluster.namespace()
-    own = cluster.user(space, [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}])
-    allowed = subprocess.run(
-        ["kubectl", f"--kubeconfig={own}", "get", "pods"], capture_output=True, text=True, check=False
-    )
-    refused = subprocess.run(
-        ["kubectl", f"--kubeconfig={own}", "get", "jobsets"], capture_output=True, text=True, check=False
-    )
-    assert allowed.returncode == 0
-    assert "Forbidden" in refused.stderr
-
-
-def test_the_audit_log_has_what_a_user_sent(cluster: Cluster) -> None:
-    space = cluster.namespace()
-    files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "files"}, "data": {"file": "hello"}}
-    cluster.kubectl("create", "-n", space, "-f", "-", given=files)
-    sent = [
-        each for each in cluster.requests(space) if each["verb"] == "create" and each["objectRef"]["name"] == "files"
-    ]
-    assert [each["requestObject"]["data"] for each in sent] == [{"file": "hello"}]
 
 
 def test_everything_ends_with_the_process_that_a_cluster_is_for(tmp_path: Path, cluster: Cluster) -> None:
@@ -278,11 +225,6 @@ def seconds_of(cluster: Cluster, place: str) -> float:
     began = time.monotonic()
     cluster.kubectl("get", "--raw", place)
     return time.monotonic() - began
-
-
-def asleep(own: str) -> set[int]:
-    """Return the processes that sleep for so many seconds."""
-    return {each.pid for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", own]}
 
 
 def of(place: Path) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator import catalog, errors
-from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
+from orchestrator.errors import CapacityError, WrongState
 from orchestrator.hosts.fleet.fleet import Fleet, StartRequest
 from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
@@ -93,32 +93,6 @@ def test_the_life_of_a_slice(api: Cloud) -> None:
     listing = api.list("emulated", ZONE)
     assert listing.complete
     assert wanted.name not in [row.name for row in listing.rows]
-
-
-def test_the_body_of_a_create_is_understood_as_it_was_meant(api: Cloud, shared_emulator: Emulator) -> None:
-    wanted = SliceRequest(
-        request().name,
-        "v5litepod-4",
-        "v2-alpha-tpuv5-lite",
-        spot=True,
-        metadata={"ssh-keys": "me:ssh-ed25519 AAAA me"},
-        network="my-network",
-        service_account="vm@emulated.iam.gserviceaccount.com",
-    )
-    finish(api, api.create(wanted))
-    path = f"/v2/projects/emulated/locations/{ZONE}/nodes/{wanted.name.node}"
-    node = shared_emulator.request("GET", path)
-    assert node["schedulingConfig"]["spot"] is True
-    assert node["metadata"] == {"ssh-keys": "me:ssh-ed25519 AAAA me"}
-    assert node["networkConfig"]["enableExternalIps"] is True
-    assert node["networkConfig"]["network"].endswith("/my-network")
-    assert node["serviceAccount"] == {
-        "email": "vm@emulated.iam.gserviceaccount.com",
-        "scope": ["https://www.googleapis.com/auth/cloud-platform"],
-    }
-    view = api.get(wanted.name)
-    assert view.spot
-    delete(api, wanted.name)
 
 
 def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud) -> None:
@@ -303,38 +277,6 @@ def test_a_request_that_is_provisioning_takes_a_delete_and_fails_it(tpu_api: Tpu
     seen(tpu_api, request.name, SliceState.READY)
     assert finish(tpu_api, tpu_api.delete(request.name)).error is None
     assert tpu_api.get(request.name) is None
-
-
-def test_each_way_of_provisioning_is_understood(tpu_api: TpuApi, quick: Emulator) -> None:
-    quick.patch_settings(no_capacity=FULL)
-    plain = wanted()
-    path = f"/v2alpha1/projects/emulated/locations/{QUIET_ZONE}/queuedResources/{plain.name.node}"
-    assert plain.queue is not None
-    ways: dict[str, tuple[Any, dict[str, Any]]] = {
-        "spot": (replace(plain, spot=True), {"spot": {}}),
-        "reserved": (
-            replace(plain, reserved=True),
-            {"reservationName": f"projects/emulated/locations/{QUIET_ZONE}/reservations/-"},
-        ),
-        "flex-start": (
-            replace(plain, queue=replace(plain.queue, flex_start_s=7200.0)),
-            {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "7200s"}},
-        ),
-    }
-    for way, (request, said) in ways.items():
-        queue = replace(request.queue or plain.queue, request_id=str(uuid.uuid4()))
-        tpu_api.create(replace(request, queue=queue))
-        view = seen(tpu_api, request.name, SliceState.QUEUED, SliceState.READY)  # a reservation has room of its own
-        assert view.spot is (way == "spot")
-        assert said.items() <= quick.request("GET", path).items(), way
-        finish(tpu_api, tpu_api.delete(request.name))
-
-
-def test_what_is_refused_of_queued_slices_is_refused_in_our_terms(tpu_api: TpuApi) -> None:
-    with pytest.raises(BadRequest, match="could not be found in the zonal accelerator configurations"):
-        tpu_api.create(wanted("v4-8"))
-    with pytest.raises(AuthError):
-        tpu_api.list("emulated", "asia-south9-a", queued=True)
 
 
 def lease_of(request: SliceRequest) -> Lease:

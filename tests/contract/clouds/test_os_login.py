@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,7 +26,7 @@ from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.obtain.login_key import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator.fixture import Emulator
 from tests.fakes.leases import lease_and_request
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
 PLACE = {"project": "emulated", "region": "us-central1"}
@@ -202,7 +201,7 @@ def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Callable[..., str]:
 
     def run(*words: str) -> str:
         argv = ["gcloud", "compute", *words]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+        done = ran(argv, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -310,7 +309,7 @@ def test_gcloud_reads_the_same(patched: Emulator, tmp_path: Path) -> None:
 
     def listed(*words: str) -> list[dict[str, object]]:
         argv = ["gcloud", "compute", *words, "--format=json"]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+        done = ran(argv, env=environment)
         assert done.returncode == 0, done.stderr
         found: list[dict[str, object]] = json.loads(done.stdout)
         return found

@@ -87,25 +87,6 @@ def test_the_body_of_a_create_says_everything_that_matters() -> None:
     }
 
 
-def test_a_create_answers_with_its_operation_and_does_not_wait_for_it(stub: StubApi, api: TpuApi) -> None:
-    metadata = {
-        "@type": "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata",
-        "verb": "create",
-        "target": PATH,
-        "cancelRequested": False,
-    }
-    stub.answers(StubReply(200, OPERATION | {"metadata": metadata, "done": False}))
-    operation = api.create(REQUEST)
-    assert (operation.name, operation.done, operation.verb, operation.target, operation.error) == (
-        OPERATION["name"],
-        False,
-        "create",
-        PATH,
-        None,
-    )
-    assert len(stub.asked) == 1
-
-
 def test_a_reply_that_the_generated_parser_refuses_is_still_an_operation(stub: StubApi, api: TpuApi) -> None:
     """A type name newer than the library, in the metadata, must not make us forget a create that was accepted."""
     metadata = {"@type": "type.googleapis.com/google.cloud.tpu.v3.OperationMetadata", "verb": "create", "target": PATH}

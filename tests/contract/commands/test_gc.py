@@ -20,7 +20,7 @@ from orchestrator.promise.gc import DEADLINE_S
 from orchestrator.text.units import parse_duration
 from tests import ROOT
 from tests.cli_fixture import Tpujob
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 ZONE = "us-central1-a"
 NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
@@ -324,14 +324,10 @@ def test_the_command_of_each_recipe_deletes_from_a_container_that_knows_nothing(
     other_project = elsewhere(tpujob, tmp_path)
     words = [word.replace("google", "emulated").replace("my-project", "emulated") for word in every_recipe()[number]]
     bare = {"PATH": "/usr/bin:/bin", **{name: other_project[name] for name in ("TPUJOB_ENDPOINT", "TPUJOB_TOKEN_FILE")}}
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "orchestrator.cli", *words],
         cwd=ROOT,
         env={**bare, "HOME": "/nonexistent", "TPUJOB_STATE_DIR": "/proc/nowhere"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr
     assert dead in done.stdout and names(tpujob) == set()

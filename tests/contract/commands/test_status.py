@@ -23,7 +23,6 @@ from tests.unit.test_shipped_python import MAIN, heavy, imported
 from tests.waiting import until
 
 ZONE = "us-central1-a"
-NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
 OTHER = "tpujob-0ther0-0000000000"
 
 

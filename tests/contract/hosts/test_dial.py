@@ -30,6 +30,7 @@ from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease.access import Route, Via
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.promise.obtain.login_key import create_key
+from tests.cli_fixture import kill_all
 from tests.contract.hosts.fixture import USER, Road, Slice, four, one, until_ended
 from tests.contract.hosts.test_remote import request, shipment, started
 from tests.emulator.fixture import Emulator, Fault
@@ -168,16 +169,23 @@ def test_a_worker_that_has_not_published_its_name_says_which_policy_may_forbid_i
 # -- a command --------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_runs_through_a_command(four: Slice, proxy: str, tmp_path: Path) -> None:
+def test_a_job_runs_through_a_command_whose_death_in_the_middle_costs_nothing_of_the_log(
+    four: Slice, proxy: str, tmp_path: Path
+) -> None:
     fleet = four.fleet(dialer=Piped(proxy, USER))
     fleet.connect(HANG_S)
     code = shipment(tmp_path, {"code/noise": os.urandom(1 << 20)})
     fleet.push(code)
-    log = started(fleet, replace(request("piped", "seq 1 20000; exit $TPUJOB_WORKER", 4), manifest=code.id))
+    go = tmp_path / "go"  # emulated workers are on this machine
+    script = f"seq 1 10000; until [ -e {go} ]; do sleep 0.02; done; seq 10001 20000; exit $TPUJOB_WORKER"
+    log = started(fleet, replace(request("piped", script, 4), manifest=code.id))
+    until(lambda: len(log.of) == 4, "the first words of all")
+    killed = proxies(tmp_path)
+    kill_all(killed)
+    go.touch()
     status = until_ended(fleet)
     assert [worker.rc for worker in status.workers] == [0, 1, 2, 3]
-    assert {len(text.splitlines()) for text in log.of.values()} == {20_000}
-    assert len(proxies(tmp_path)) >= 4
+    assert len(killed) >= 4 and set(log.of.values()) == {"".join(f"{each}\n" for each in range(1, 20_001)).encode()}
     fleet.cancel()
     until(lambda: not proxies(tmp_path), "the end of the commands")
 

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +21,9 @@ from orchestrator.system import boot_clock
 from tests.cli_fixture import Cli, Tpujob, press
 from tests.contract.hosts.fixture import MakeRoad, Slice, one, road
 from tests.e2e.test_access import SLEEPER, has_ended, workers_of
-from tests.e2e.test_life import SLEEP
 from tests.faults import notebook
 from tests.forked import Child
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 HOURS_S = 2 * 3600.0
 STEPPED = """
@@ -72,9 +69,7 @@ def test_the_clock_that_the_tests_set_is_the_wall_clock_alone(cli: Cli, set_cloc
         "import time; from orchestrator.system import boot_clock; print(time.time(), boot_clock.boot_s())",
     ]
     before = boot_clock.boot_s()
-    said = subprocess.run(
-        argv, env={**os.environ, **cli.env}, check=True, capture_output=True, text=True
-    ).stdout.split()
+    said = ran(argv, env={**os.environ, **cli.env}, check=True).stdout.split()
     assert float(said[0]) > time.time() + HOURS_S - 600
     assert before < float(said[1]) < boot_clock.boot_s()
 
@@ -180,24 +175,6 @@ def guarded(cli: Cli) -> Cli:
 
 
 @pytest.mark.exhaustive
-def test_a_held_slice_is_released_when_its_time_is_over(guarded: Cli) -> None:
-    assert guarded("up", "alice", "--zone", "us-central1-a").returncode == 0
-    assert len(guarded.alive()) == 1 and len(guardians(guarded)) == 1
-    guardians(guarded)[0].kill()
-    process = guarded.start("run", guarded.job(SLEEP.replace("us-central1-a", "us-west4-a")))
-    guarded.until("started", process)
-    # A hold of six minutes at least cannot be waited for here: move its end, where only this process's guardian will see it.
-    ledger = sqlite3.connect(guarded.directory / "state" / "ledger.sqlite3")
-    ledger.execute("update lease set hold_until = ? where hold_until is not null", (time.time() + 2,))
-    ledger.commit()
-    ledger.close()
-    process.kill()
-    until_no_guardian(guarded)
-    process.communicate()
-    assert not guarded.alive()
-
-
-@pytest.mark.exhaustive
 def test_a_waiting_guardian_that_is_killed_is_replaced_by_that_of_the_next_slice(guarded: Cli) -> None:
     up = guarded("up", "alice", "--zone", "us-central1-a", env={"TPUJOB_GUARDIAN_CRASH_AT": "locked:1"})
     assert up.returncode == 0
@@ -247,6 +224,8 @@ def test_a_local_job_ends_when_its_program_is_killed_though_forked_children_of_t
     assert (shown["state"], shown["detail"]) == ("interrupted", "the process that ran it was killed")
     for child in children:
         child.kill()
+    assert tpujob("run", tpujob.job("on: local\ncommand: 'true'\n")).returncode == 0
+    assert list((tpujob.own_state / "local").iterdir()) == [], "the next run clears up what it left"
 
 
 def test_the_children_of_a_run_that_goes_on_hear_signals_and_take_nothing_with_them(

@@ -1,6 +1,5 @@
 """The Python API as its users meet it: the examples of docs/python-api.md, mypy, Ctrl-C, killed kernels, threads."""
 
-import os
 import re
 import signal
 import subprocess
@@ -8,13 +7,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tpujob as api
 from orchestrator.promise.lease import cloud_api
 from tests import ROOT
-from tests.cli_fixture import Cli, Tpujob, hear_signals, is_deaf
+from tests.cli_fixture import Cli, Tpujob
 from tests.waiting import HANG_S, until
 
 PAGE = ROOT / "docs" / "python-api.md"
@@ -40,28 +40,9 @@ def examples() -> list[object]:
     ]
 
 
-def python(tpujob: Cli, code: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
-    """A fresh interpreter that runs the code, in the directory of the test or in another one."""
-    return started(tpujob, ["-c", code], cwd, env)
-
-
-def script(tpujob: Cli, path: Path, *words: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
-    """The same, for a file."""
-    return started(tpujob, [str(path), *words], cwd, env)
-
-
-def started(tpujob: Cli, words: list[str], cwd: Path | None, env: dict[str, str]) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=cwd or tpujob.directory,
-        env={**os.environ, **tpujob.env, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        preexec_fn=hear_signals if is_deaf() else None,  # noqa: PLW1509 - it only resets two signals
-    )
+def python(tpujob: Cli, code: str, **options: Any) -> subprocess.Popen[str]:
+    """A fresh interpreter that runs the code, in the directory of the test unless `cwd` is another one."""
+    return tpujob.start("-c", code, program=(sys.executable,), **options)
 
 
 def succeeded(process: subprocess.Popen[str]) -> str:
@@ -82,7 +63,9 @@ def test_an_example_of_the_page_runs(tpujob: Tpujob, code: str) -> None:
     (project / "train.py").write_text(TRAIN)
     (project / "job.yaml").write_text(JOB)
     (project / "example.py").write_text(code)  # a function's source is read from a file
-    assert succeeded(script(tpujob, project / "example.py", cwd=project, TPUJOB_CLOUD="emulated")).strip()
+    assert succeeded(
+        tpujob.start("example.py", program=(sys.executable,), cwd=project, env={"TPUJOB_CLOUD": "emulated"})
+    ).strip()
     assert tpujob.alive() == []
 
 

@@ -18,7 +18,7 @@ from cloud_tpu_emulator.fixture import TpuEmulator
 from tests import ROOT
 from tests.emulator.contract.conftest import ZONE, fetch, finish, node_body
 from tests.emulator.fixture import Emulator
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 PROGRAM = """
 import sys
@@ -41,9 +41,7 @@ def environment(shared_emulator: Emulator) -> dict[str, str]:
 
 def plain(environment: dict[str, str], *argv: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a program that has this environment and nothing else."""
-    return subprocess.run(
-        argv, env=environment | more, cwd="/", capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    return ran(argv, env=environment | more, cwd="/")
 
 
 @pytest.mark.parametrize(("words", "kind"), [([], "grpc"), (["rest"], "rest")])

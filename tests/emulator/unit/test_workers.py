@@ -20,7 +20,7 @@ from cloud_tpu_emulator.vms.metadata_server import AttributeRate
 from cloud_tpu_emulator.vms.pythons import COMMANDS, TRAINING, Pythons, lends_torch
 from cloud_tpu_emulator.vms.ssh_server import SshServer
 from tests.forked import dies_at
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, ran
 from tests.wheels import wheel
 
 SEES_TORCH = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
@@ -39,7 +39,7 @@ def run(place: Path, *arguments: str, program: str = "python", **variables: str)
     """Run a program as a worker does: with an environment that has nothing of tpujob."""
     argv = [str(place / "bin" / program), *arguments]
     env = {"HOME": str(place.parent), "PATH": "/usr/bin:/bin", **variables}
-    return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+    return ran(argv, cwd=place, env=env)
 
 
 def pip(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults.world import Command, World, row
+from tests.cli_fixture import Command
+from tests.faults.world import World, row
 from tests.waiting import until
 
 NOTEBOOK = Path(__file__).parent.with_name("notebook.py")
@@ -56,7 +57,7 @@ def in_two_threads(w: World) -> None:
 def interrupted_cell(w: World) -> None:
     program = _begin(w, "runs in a cell", w.long_job())
     program.until("started")
-    pressed_at = program.interrupt()
+    pressed_at = program.press()
     program.until("Interrupted: interrupted by Ctrl-C")
     w.check_bound("C0", pressed_at, w.bounds.command())
     program.until("idle")
@@ -70,7 +71,7 @@ def left_cell(w: World) -> None:
     w.fault("status", "nodes.delete", caller="client", status=503)  # leaves time for three
     program = _begin(w, "runs in a cell", w.short_job)
     until(lambda: w.requests("nodes.delete", "client"), "the delete is on the wire")
-    program.interrupt_three_times()
+    program.press_three_times()
     program.until("TeardownUnproven")
     program.until("idle")
     back_at = time.time()
@@ -89,7 +90,7 @@ def _begin(w: World, what: str, *jobs: str) -> Command:
 def _killed(w: World, program: Command) -> None:
     """The process alone is killed; its children stay, and no further command runs."""
     children = [psutil.Process(int(pid)) for pid in re.findall(r"child (\d+)", program.out)]
-    died_at = program.interrupt(signal.SIGKILL)
+    died_at = program.press(signal.SIGKILL)
     program.code()
     w.until_nothing_bills()
     w.check_bound("C1", died_at, w.bounds.guardian())
@@ -124,7 +125,7 @@ def _two_runs(w: World) -> Command:
 
 @row("64a", "kill -9 of a sweep while two of its jobs run", history=TWO)
 def during_two_runs(w: World) -> None:
-    _gone(w, _two_runs(w).interrupt(signal.SIGKILL))
+    _gone(w, _two_runs(w).press(signal.SIGKILL))
 
 
 @row("64b", "kill -9 of a sweep between two jobs on one slice")
@@ -149,7 +150,7 @@ def both_killed_between_runs(w: World) -> None:
 @row("65a", "Ctrl-C in a sweep of two slices", history=TWO)
 def interrupted(w: World) -> None:
     command = _two_runs(w)
-    pressed_at = command.interrupt()
+    pressed_at = command.press()
     assert command.code() == 130
     w.check_bound("C0", pressed_at, w.bounds.command())
     assert command.err.count("SIGINT") == 1 and w.states() == {"gone"}
@@ -161,7 +162,7 @@ def left(w: World) -> None:
     command = _two_runs(w)
     w.fault("status", "nodes.delete", caller="client", status=503)
     for count in (1, 2, 3):
-        command.interrupt()
+        command.press()
         until(lambda count=count: command.err.count("SIGINT") >= min(count, 2) or command.ended, f"Ctrl-C {count}")
     assert command.code() == 75, command.err
     assert command.err.count("NOT VERIFIED GONE") >= 2

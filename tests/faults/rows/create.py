@@ -62,7 +62,7 @@ def delete_dropped(w: World) -> None:
     command = w.begin("run", w.short_job)
     w.until_alive("CREATING")
     until(lambda: w.states() == {"creating"}, "its create call was answered")
-    pressed_at = command.interrupt()
+    pressed_at = command.press()
     assert command.code() == 130, command.err
     w.check_released("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
 
@@ -165,11 +165,11 @@ def active_meanwhile(w: World) -> None:
     w.exhaust_capacity()
     command = w.begin("run", queued(w), env={"TPUJOB_CRASH_AT": "Delete:1:before:STOP"})
     w.until_queued("WAITING_FOR_RESOURCES")
-    pressed_at = command.interrupt()
+    pressed_at = command.press()
     until(lambda: is_stopped(command.process.pid), "the delete is about to leave")
     w.restore_capacity()
     w.until_alive("READY")
-    command.interrupt(signal.SIGCONT)
+    command.press(signal.SIGCONT)
     assert command.code() == 130, command.err
     w.check_bound("C0", pressed_at, w.bounds.command())
     assert w.queue() == [] and w.lived() == 1 and w.states() == {"gone"}

@@ -2,7 +2,8 @@
 
 import time
 
-from tests.faults.world import Command, World, row
+from tests.cli_fixture import Command
+from tests.faults.world import World, row
 from tests.waiting import until
 
 
@@ -36,19 +37,19 @@ def while_creating(w: World) -> None:
     command = w.begin("run", w.short_job)
     w.until_alive("CREATING")
     until(lambda: w.states() == {"creating"}, "its create call was answered")
-    _killed(w, command.interrupt(9))
+    _killed(w, command.press(9))
 
 
 @row("4b", "kill -9 during the setup")
 def during_setup(w: World) -> None:
     command = _setting_up(w)
-    _killed(w, command.interrupt(9))
+    _killed(w, command.press(9))
 
 
 @row("4c", "kill -9 while the job runs")
 def during_job(w: World) -> None:
     command = w.started()
-    _killed(w, command.interrupt(9))
+    _killed(w, command.press(9))
 
 
 @row("4d", "kill -9 while the artifacts are collected")

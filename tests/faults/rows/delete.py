@@ -3,7 +3,8 @@
 import time
 from typing import Any
 
-from tests.faults.world import Command, World, row
+from tests.cli_fixture import Command
+from tests.faults.world import World, row
 
 IMPATIENT = {"orchestrator.promise.obligations:RELEASE_S": 8.0}  # instead of ten minutes
 
@@ -44,7 +45,7 @@ def refused(w: World) -> None:
     w.fault("refuse_delete")
     command = w.begin("run", w.short_job)
     w.until_alive("CREATING")
-    pressed_at = command.interrupt()
+    pressed_at = command.press()
     assert command.code() == 130, command.err
     w.check_released("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
 
@@ -140,6 +141,6 @@ def _api_out(w: World, kind: str, seconds: float, **parameters: Any) -> None:
     command = w.started()
     w.fault(kind, "*", caller="client", when={"until_s": seconds}, **parameters)
     pressed_at = time.time()
-    command.interrupt()
+    command.press()
     assert command.code() == 130, command.err
     w.check_released(f"C5, out for {seconds:.0f} s", pressed_at, w.bounds.outage(seconds))

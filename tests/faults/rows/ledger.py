@@ -7,8 +7,9 @@ import sqlite3
 import time
 from typing import Any
 
+from tests.cli_fixture import Command
 from tests.fakes.leases import NEWER, execute
-from tests.faults.world import SHORT_LABEL, Command, World, row
+from tests.faults.world import SHORT_LABEL, World, row
 
 BY_HAND = (
     "a damaged ledger is not moved aside automatically: the command says so and creates nothing, `tpujob gc` needs none"
@@ -93,7 +94,7 @@ def locked(w: World) -> None:
     with _ledger(w) as db:
         db.execute("begin immediate")
         pressed_at = time.time()
-        run.interrupt()
+        run.press()
         w.until_absent()
         w.check_bound("C0, after waiting for the lock for 5 s", pressed_at, w.bounds.command() + 5)
         assert "the teardown goes on without it" in run.err
@@ -110,7 +111,7 @@ def newer(w: World) -> None:
     execute(w.directory / "state" / "ledger.sqlite3", *NEWER[:3], *NEWER[-2:])
     refused = w.do("run", w.short_job)
     assert refused.code() == 64 and "install tpujob 9.9.9" in refused.err, refused.err
-    died_at = run.interrupt(9)
+    died_at = run.press(9)
     w.until_no_process()
     w.check_bound("C1", died_at, w.bounds.guardian())
     assert w.states() == {"gone"} and w.lived() == 1

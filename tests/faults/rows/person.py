@@ -31,7 +31,7 @@ def gc_while_in_use(w: World) -> None:
     gc_elsewhere()
     assert w.do("extend", "work", "--by", "2h").code() == 0
     gc_elsewhere()
-    pressed_at = run.interrupt()
+    pressed_at = run.press()
     assert run.code() == 130
     w.check_bound("C0", pressed_at, w.bounds.command())
     assert {call["caller"] for call in w.requests("nodes.delete") if "-probe" not in call["path"]} == {"client"}
@@ -126,7 +126,7 @@ def hangup(w: World) -> None:
 @row("54c", "SIGHUP")
 def sighup(w: World) -> None:
     run = w.started()
-    sent_at = run.interrupt(signal.SIGHUP)
+    sent_at = run.press(signal.SIGHUP)
     assert run.code() == 129, run.err
     w.check_released("C0", sent_at, w.bounds.command())
 
@@ -137,7 +137,7 @@ def three_times(w: World) -> None:
     w.fault("status", "nodes.delete", caller="client", status=503)  # leaves time for three
     run = w.begin("run", w.short_job)
     until(lambda: w.requests("nodes.delete", "client"), "the delete is on the wire")
-    run.interrupt_three_times()
+    run.press_three_times()
     assert run.code() == 75, run.err
     (lease,) = w.leases()
     assert lease["state"] == "down" and "NOT VERIFIED GONE" in run.err

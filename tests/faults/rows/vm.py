@@ -18,7 +18,7 @@ def revoked(w: World) -> None:
     w.finish()
     w.until_absent()
     w.check_bound("C8", w.first_delete_at(), w.bounds.watchdog())
-    run.interrupt_three_times()
+    run.press_three_times()
     assert run.code() == 75 and "NOT VERIFIED GONE" in run.err
     assert w.states() == {"down"}
     w.admin("DELETE", "faults")
@@ -60,7 +60,7 @@ def never_boots_attached(w: World) -> None:
     """The command warns, and goes on: there is a guardian."""
     run = w.begin("run", w.long_job())
     w.release_slot()
-    run.until_stderr("not armed")
+    run.until("not armed")
     w.finish()
     assert run.code() == 0, run.err
     w.check_released("C0", w.job_ended_at, w.bounds.command())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from tests.simulation.model.process import Process
     from tests.simulation.model.world import World
 
-Act = Callable[["World"], object]
 OWNER = "0wner0"
 IN_QUEUE_S = 60.0  # default wait of a queued request
 LEAST_LEFT_S = 5.0  # least time of the job for another attempt

@@ -18,7 +18,6 @@ from tests.simulation.scenarios.commands import Candidates
 if TYPE_CHECKING:
     from tests.simulation.scenarios.random_worlds import Workload
 
-Scarcity = Callable[[Random, FaultPlan, "Workload"], "Workload"]
 Family = Callable[[Random, FaultPlan, Candidates], None]
 FAMILIES: dict[str, Family] = {}
 WAITS_S = (15.0, 40.0, 40.0, 120.0)

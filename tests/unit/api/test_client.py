@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import tpujob
-from orchestrator import errors
 from orchestrator.api.jobs.job import (
     Emulated,
     Gke,
@@ -51,9 +50,6 @@ from tests.unit.test_shipped_python import heavy, imported
 from tests.waiting import HANG_S
 
 SLICE: dict[str, Any] = {"accelerator": "v5litepod-8"}
-
-
-ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 
 
 def test_importing_tpujob_loads_nothing_else() -> None:

@@ -130,10 +130,11 @@ def test_a_value_that_linux_does_not_take_is_refused_at_its_line() -> None:
 
 
 def test_variables_that_change_how_programs_start_are_allowed_with_a_warning() -> None:
-    spec = load("command: ls\nenv:\n  LD_PRELOAD: /x.so\n  PYTHONPATH: y\n  OTHER: z\n")
+    spec = load("command: ls\nenv:\n  LD_PRELOAD: /x.so\n  PYTHONPATH: y\n  BASH_ENV: z\n  OTHER: z\n")
     assert spec.warnings() == [
         "job.yaml:3: env.LD_PRELOAD: changes how programs on the worker start; remove it if the job does not need it",
         "job.yaml:4: env.PYTHONPATH: changes how programs on the worker start; remove it if the job does not need it",
+        "job.yaml:5: env.BASH_ENV: changes how programs on the worker start; remove it if the job does not need it",
     ]
 
 

@@ -17,7 +17,7 @@ from orchestrator.places.preparation.requirements import warnings
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.text.scripts import Environment
 from tests.fakes.leases import lease_and_request
-from tests.waiting import HANG_S
+from tests.waiting import ran
 
 
 @pytest.fixture
@@ -349,9 +349,7 @@ def setup_with(directory: Path, *modules: str) -> subprocess.CompletedProcess[st
     setup = pod_scripts_of(directory, "train: {}\nsetup: echo own\n")["setup"]
     path = f"{python_with(directory, *modules)}:{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "TPUJOB_WORKER": "0", "HOME": str(directory), "TPUJOB_AGENT": "agent.zip"}
-    return subprocess.run(
-        ["bash", "-c", setup], env=environ, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    return ran(["bash", "-c", setup], env=environ)
 
 
 def test_a_training_uses_the_torch_of_the_image_where_it_has_it(tmp_path: Path) -> None:
@@ -387,7 +385,7 @@ def test_on_the_cpu_of_the_emulator_accelerate_alone_finds_its_rank_on_the_host(
     )
     script = main_script(tmp_path, "command: echo rank=$LOCAL_RANK, ${TPUJOB_EMULATED_LENT:-own torch}\n", Emulation(2))
     environ = {"PATH": f"{python.parent}:/usr/bin:/bin", "TPUJOB_WORKER": "0", "TPUJOB_EMULATED_LENT": "torch"}
-    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=False)
+    done = ran(["bash", "-c", script], env=environ)
     assert (done.stdout, done.stderr) == (f"rank={rank}, own torch\n", "")
 
 

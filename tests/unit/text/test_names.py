@@ -23,7 +23,7 @@ from orchestrator.text.units import (
     parse_duration,
     parse_size,
 )
-from tests.waiting import HANG_S
+from tests.waiting import ran
 
 
 def test_a_run_id_is_ten_letters_without_the_ambiguous_ones() -> None:
@@ -200,7 +200,7 @@ ASKED = Environment(what="requirements.txt", requirements='alpha\nit\'s "quoted"
 
 def bash(home: Path, script: str) -> subprocess.CompletedProcess[str]:
     env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
-    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+    return ran(["bash", "-c", script], env=env)
 
 
 @pytest.mark.parametrize("change", [
@@ -299,7 +299,7 @@ def home(tmp_path: Path) -> Path:
 
 def run(home: Path, script: str) -> subprocess.CompletedProcess[str]:
     env = {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
-    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+    return ran(["bash", "-c", script], env=env)
 
 
 def calls(home: Path) -> list[str]:

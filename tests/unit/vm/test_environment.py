@@ -18,7 +18,7 @@ from cloud_tpu_emulator.vms import pythons
 from orchestrator.text.scripts import Environment
 from orchestrator.vm.environment import environment, tools
 from tests import ROOT
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 from tests.wheels import wheel
 
 UV = shutil.which("uv") or next(
@@ -79,7 +79,7 @@ class Worker:
     def run(self, asked: Environment, code: str) -> str:
         argv = [str(self.place(asked) / "bin" / "python"), "-c", code]
         env = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+        done = ran(argv, env=env)
         return done.stdout.strip() or done.stderr
 
     @property
@@ -150,7 +150,7 @@ def test_where_pip_cannot_be_had_uv_stands_for_it_also_below_a_home_with_an_odd_
     failed = subprocess.CompletedProcess([], 1, "", "")
     monkeypatch.setattr(tools, "ask", lambda argv: failed)
     tools.Tool(str(uv), place, 0, "", True).ensure_pip()
-    said = subprocess.run([str(place / "bin" / "pip"), "list"], capture_output=True, text=True, check=True).stdout
+    said = ran([str(place / "bin" / "pip"), "list"], check=True).stdout
     assert said == f"{place} pip list\n"
 
 

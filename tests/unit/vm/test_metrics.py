@@ -19,7 +19,7 @@ from orchestrator.text import scripts
 from orchestrator.vm.agent import chips, stream
 from orchestrator.vm.agent.stream import MetricsTail
 from tests.unit.vm.conftest import Worker
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 
 @pytest.fixture
@@ -259,15 +259,7 @@ def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> Non
     sampler = shlex.join(["bash", "-c", f"echo $$ >pid; exec {shlex.join([sys.executable, *_arguments(place)])} 0.01"])
     script = scripts.beside("sleep 0.05 & wait; echo mine; exit 3\n", sampler)
     try:
-        done = subprocess.run(
-            ["bash", "-c", script],
-            env=_environment(place),
-            cwd=place,
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        done = ran(["bash", "-c", script], env=_environment(place), cwd=place)
         until(lambda: bool(written(place)))
     finally:
         os.kill(int((place / "pid").read_text()), signal.SIGKILL)
@@ -278,7 +270,7 @@ def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> Non
 def test_errors_of_bash_name_the_lines_of_the_job(place: Path, first: str) -> None:
     script = place / "main"
     script.write_text(scripts.beside(f"{first}no-such-command\n", "true"))
-    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = ran(["bash", str(script)])
     assert f"line {first.count(chr(10)) + 1}: no-such-command" in done.stderr
 
 

@@ -1,16 +1,13 @@
 """The effects of the watchdog: metadata, API, files and processes. Each has a timeout and raises no exception."""
 
-import contextlib
 import fcntl
 import json
 import os
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,60 +16,43 @@ import pytest
 from orchestrator.promise import watchdog
 from orchestrator.promise.watchdog import Vm
 from tests.contract.hosts.scripted_relay import certificate
+from tests.fakes.api import Request, StubApi, StubReply, stub_api
 from tests.unit.vm.conftest import Worker
 from tests.unit.vm.watchdog_world import config
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, held_port, until
 
 TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 Reply = tuple[int, Any]
 
 
 class Server:
-    """Answers by `replies`; the requests are kept as (method, path, Authorization or Metadata-Flavor, body)."""
+    """Answers by `replies`, and any other path with 404."""
 
-    def __init__(self) -> None:
+    def __init__(self, stub: StubApi) -> None:
         self.replies: dict[str, Callable[[], Reply]] = {}
-        self.seen: list[tuple[str, str, str | None, bytes]] = []
         self.drip_s = 0.0  # between two bytes of what the API says
-        outer = self
+        self.stub, self.address = stub, stub.url.partition("://")[2]
+        stub.answer_with = self._answer
 
-        class Handler(BaseHTTPRequestHandler):
-            def _answer(self) -> None:
-                sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                said = self.headers.get("Authorization") or self.headers.get("Metadata-Flavor")
-                outer.seen.append((self.command, self.path, said, sent))
-                status, value = outer.replies.get(self.path, lambda: (404, {}))()
-                body = value if isinstance(value, bytes) else json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                pieces = [bytes([byte]) for byte in body] if outer.drip_s and self.path.startswith("/v2/") else [body]
-                with contextlib.suppress(OSError):  # the watchdog has disconnected
-                    for piece in pieces:
-                        time.sleep(outer.drip_s)
-                        self.wfile.write(piece)
+    def _answer(self, asked: Request) -> StubReply:
+        status, value = self.replies.get(asked.path, lambda: (404, {}))()
+        return StubReply(status, value, drip_s=self.drip_s if asked.path.startswith("/v2/") else 0.0)
 
-            do_GET = do_PUT = do_DELETE = _answer
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+    @property
+    def seen(self) -> list[tuple[str, str, str | None, bytes]]:
+        """The requests as (method, path, Authorization or Metadata-Flavor, body)."""
+        said = [each.headers.get("authorization") or each.headers.get("metadata-flavor") for each in self.stub.asked]
+        return [(each.method, each.path, by, each.body) for each, by in zip(self.stub.asked, said, strict=True)]
 
     def asked(self, path: str) -> int:
-        return sum(path == seen for _, seen, _, _ in self.seen)
+        return sum(path == each.path for each in self.stub.asked)
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    tokens = iter(range(1, 100))
+def server(stub: StubApi) -> Server:
+    made, tokens = Server(stub), iter(range(1, 100))
     made.replies[TOKEN] = lambda: (200, {"access_token": f"t{next(tokens)}", "expires_in": 3600})
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
+    return made
 
 
 @pytest.fixture
@@ -138,11 +118,12 @@ def test_a_reply_that_is_not_json_is_an_answer_without_content(vm: Vm, server: S
     assert now is not None
 
 
-def test_a_refused_connection_is_no_reply(vm: Vm, server: Server) -> None:
-    server.http.shutdown()
-    server.http.server_close()
-    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
-    assert vm.perform(("publish", "watchdog", {})) is False
+def test_a_refused_connection_is_no_reply(vm: Vm, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_port() as closed:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{closed}")
+        lost = Vm(config())
+        assert lost.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
+        assert lost.perform(("publish", "watchdog", {})) is False
 
 
 def test_a_server_that_drips_does_not_block_the_watchdog(vm: Vm, server: Server) -> None:
@@ -211,16 +192,13 @@ def test_a_fifo_or_a_link_in_place_of_the_heartbeat_neither_blocks_nor_is_follow
 def test_the_real_api_is_asked_over_tls_and_believed_only_with_a_certificate(
     vm: Vm, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secure = Server()
-    secure.replies["/v2/n"] = lambda: (200, {"name": "n"})
     context, public = certificate(tmp_path, "localhost")
-    secure.http.socket = context.wrap_socket(secure.http.socket, server_side=True, do_handshake_on_connect=False)
-    vm.api = f"https://localhost:{secure.http.server_port}"
-    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
-    monkeypatch.setenv("SSL_CERT_FILE", str(public))
-    assert vm.perform(("call", "GET", "/v2/n", None))[:2] == (200, {"name": "n"})
-    secure.http.shutdown()
-    secure.http.server_close()
+    with stub_api(context) as secure:
+        secure.answers(StubReply(200, {"name": "n"}))
+        vm.api = secure.url.replace("127.0.0.1", "localhost")
+        assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
+        monkeypatch.setenv("SSL_CERT_FILE", str(public))
+        assert vm.perform(("call", "GET", "/v2/n", None))[:2] == (200, {"name": "n"})
 
 
 # -- the job --

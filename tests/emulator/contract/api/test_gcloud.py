@@ -20,7 +20,7 @@ from tests import waiting
 from tests.emulator.contract.api.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
 from tests.emulator.contract.conftest import Create
 from tests.emulator.fixture import Emulator, Fault
-from tests.waiting import HANG_S, serving, until
+from tests.waiting import HANG_S, ran, serving, until
 
 pytestmark = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
 ZONE = "--zone=us-central1-a"
@@ -35,7 +35,7 @@ def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
 
     def run(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         argv = ["gcloud", *prefix, "compute", "tpus", *words]
-        return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+        return ran(argv, env=environment)
 
     return run
 

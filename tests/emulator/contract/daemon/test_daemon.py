@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from cloud_tpu_emulator.daemon import control
 from tests.cli_fixture import Cli
 from tests.emulator.contract.conftest import ZONE, Machine, client_for, finish, machines, node_body
 from tests.emulator.fixture import Emulator
-from tests.waiting import HANG_S, has_ended, until
+from tests.waiting import has_ended, ran, until
 
 BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 
@@ -108,7 +107,7 @@ def test_a_daemon_that_cannot_start_reports_why(tmp_path: Path) -> None:
 
 def test_a_second_daemon_on_the_same_directory_refuses(shared_emulator: Emulator) -> None:
     argv = [sys.executable, "-m", "cloud_tpu_emulator", "--state-dir", str(shared_emulator.state_dir)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = ran(argv)
     assert done.returncode == 1
     assert "already running" in done.stderr
     assert shared_emulator.status()["pid"] == shared_emulator.endpoint.pid

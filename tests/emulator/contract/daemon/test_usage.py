@@ -20,7 +20,7 @@ from tests.cli_fixture import Cli, Tpujob
 from tests.emulator.contract.conftest import Create, machines
 from tests.emulator.fixture import Emulator
 from tests.fakes.api import Request, StubReply, stub_api
-from tests.waiting import HANG_S
+from tests.waiting import ran
 
 
 def test_without_a_terminal_an_emulator_with_a_node_is_stopped_only_with_yes(cli: Cli) -> None:
@@ -50,9 +50,7 @@ BASH = shutil.which("bash")
 def shell(cli: Cli, script: str, **env: str) -> subprocess.CompletedProcess[str]:
     assert BASH is not None
     words = [BASH, "-c", script]
-    return subprocess.run(
-        words, env=os.environ | cli.env | env, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    return ran(words, env=os.environ | cli.env | env)
 
 
 def free_port() -> int:
@@ -86,7 +84,7 @@ def test_the_module_starts_what_up_starts(cli: Cli) -> None:
     assert {*inspect.signature(up).parameters} - {"as_json"} == __main__.SHARED | {"port"}
     env = os.environ | cli.env
     argv = [*MODULE, "--detach", "--grpc"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = ran(argv, env=env)
     assert done.returncode == 0 and "TPUJOB_EMULATOR_GRPC" in done.stdout, done.stderr
     assert cli("emulator", "env").stdout == done.stdout
     assert cli("emulator", "stop").stdout == "stopped\n"
@@ -192,7 +190,5 @@ def test_the_wrapper_changes_no_other_use(tmp_path: Path) -> None:
         (foreign, elsewhere),
         (foreign, f"{directory}:{real}:/usr/bin:/bin"),
     ):
-        done = subprocess.run(
-            [directory / "ssh", *words], env={"PATH": path}, capture_output=True, text=True, timeout=HANG_S, check=False
-        )
+        done = ran([directory / "ssh", *words], env={"PATH": path})
         assert done.stdout.splitlines() == ["real", *words], done.stderr

@@ -5,7 +5,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -148,17 +148,6 @@ def test_a_connection_that_closes_without_a_reply(
     assert call["seconds"] is not None
 
 
-@pytest.mark.usefixtures("accepted")
-def test_a_missing_reply_ends_with_the_timeout_of_the_client(shared_emulator: Emulator, broken: Fault) -> None:
-    impatient = TpuApi(shared_emulator.url, EmulatorToken(shared_emulator.token), emulated=True, timeout_s=0.2)
-    before = log(shared_emulator)[-1:]
-    broken("hang", "nodes.list", seconds=3600)
-    with pytest.raises(errors.CloudUnavailable, match="did not answer in time"):
-        impatient.list("emulated", ZONE)
-    [last] = until(lambda: log(shared_emulator, after=before[0]["number"] if before else 0))
-    assert (last["operation"], last["status"], last["seconds"]) == ("nodes.list", None, None)
-
-
 def test_a_slow_reply_is_a_reply_and_a_hang_ends_with_a_closed_connection(api: TpuApi, broken: Fault) -> None:
     broken("slow", "nodes.list", seconds=0.2)
     started = time.monotonic()
@@ -169,29 +158,12 @@ def test_a_slow_reply_is_a_reply_and_a_hang_ends_with_a_closed_connection(api: T
     assert time.monotonic() - started >= 0.4
 
 
-FORMS, QUESTIONS = ("truncated", "html", "empty", "large", "types"), ("get", "list", "operations", "delete")
-
-
-@pytest.mark.parametrize(
-    ("question", "form"),
-    [
-        pytest.param(question, form, marks=[pytest.mark.exhaustive] if (i - j) % len(QUESTIONS) else [])
-        for i, question in enumerate(QUESTIONS)
-        for j, form in enumerate(FORMS)
-    ],
-)
-def test_a_body_that_is_not_the_apis_is_never_accepted(api: TpuApi, broken: Fault, form: str, question: str) -> None:
+@pytest.mark.parametrize("form", ["truncated", "html", "empty", "large", "types"])
+def test_a_body_that_is_not_the_apis_is_never_accepted(api: TpuApi, broken: Fault, form: str) -> None:
     name = ready(api)
-    asks: dict[str, tuple[str, Callable[[], Any]]] = {
-        "get": ("nodes.get", lambda: api.get(name)),
-        "list": ("nodes.list", lambda: api.list("emulated", ZONE)),
-        "operations": ("operations.list", lambda: api.operations("emulated", ZONE)),
-        "delete": ("nodes.delete", lambda: api.delete(name)),
-    }
-    operation, ask = asks[question]
-    broken("garbage", operation, form=form)
+    broken("garbage", "nodes.get", form=form)
     with pytest.raises((errors.UnexpectedReply, errors.CloudUnavailable)):
-        ask()
+        api.get(name)
 
 
 def test_the_clock_of_the_server_can_be_wrong(api: TpuApi, broken: Fault) -> None:

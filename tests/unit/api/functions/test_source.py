@@ -419,11 +419,3 @@ def test_a_call_on_many_workers_prints_the_log_of_worker0_and_the_end_of_one_tha
         "worker5 | step 5",
         "released absent",
     ]
-
-
-def test_the_calls_of_a_map_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    show = Printer()
-    show(Workers(8, Path("/logs"), variant="x=1"))
-    show(LogLines(1, ("hidden",), variant="x=1"))
-    show(LogLines(1, ("shown",), variant="x=2"))
-    assert capsys.readouterr().err.splitlines()[1:] == ["x=2 worker1 | shown"]

@@ -17,6 +17,7 @@ from orchestrator.api.guarantee.timers import KEPT_VARIABLES, Cron, Launchd, Sch
 from orchestrator.cli.commands.guarantee.gc import every_seconds
 from orchestrator.errors import ConfigError, TpujobError, UserError
 from tests import ROOT
+from tests.waiting import ran
 
 FAKE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$FAKE/asked"
@@ -116,9 +117,7 @@ def test_a_value_of_several_lines_is_refused(machine: Path) -> None:
 
 def test_the_command_of_a_timer_runs_with_nothing_but_its_environment(machine: Path) -> None:
     wanted = made(PYTHONPATH="")
-    done = subprocess.run(
-        wanted.argv, env=dict(wanted.environ), cwd=wanted.directory, capture_output=True, text=True, check=False
-    )
+    done = ran(wanted.argv, env=dict(wanted.environ), cwd=wanted.directory)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (machine / "state" / "ledger.sqlite3").exists()
 
@@ -179,11 +178,8 @@ def test_systemd_itself_accepts_the_units(machine: Path, systemd: Systemd) -> No
     analyze = shutil.which("systemd-analyze", path="/usr/bin:/bin")
     systemd.install(made(TPUJOB_PROJECT="acme", HTTPS_PROXY="http://u:p%20w@proxy:1"))
     units = [str(path) for path in (machine / "home" / ".config" / "systemd" / "user").iterdir()]
-    done = subprocess.run(
+    done = ran(
         [str(analyze), "--user", "verify", "--man=no", *units],
-        capture_output=True,
-        text=True,
-        check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": str(machine), "XDG_RUNTIME_DIR": str(machine / "run")},
     )
     assert "tpujob" not in done.stderr, done.stderr
@@ -283,13 +279,7 @@ def test_a_launchd_agent_is_written_and_loaded(machine: Path) -> None:
 
 
 def tpujob(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli", "install-gc", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ran([sys.executable, "-m", "orchestrator.cli", "install-gc", *words], cwd=ROOT)
 
 
 def test_print_shows_the_line_and_changes_nothing(machine: Path) -> None:

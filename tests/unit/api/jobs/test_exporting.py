@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import os
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +21,7 @@ from orchestrator.job import job_spec
 from orchestrator.places.gke.objects.manifest import MAX_BYTES, documents
 from orchestrator.places.gke.preparation import Prepared, prepare
 from tests.unit.job.refused import refused
-from tests.waiting import HANG_S
+from tests.waiting import ran
 
 JOB = "on: gke\nname: hello\ntpu: {accelerator: v5p-16}\ncommand: echo hello $GREETING\ngke: {image: 'i:1'}\n"
 JOB += "tpu_metrics: false\n"
@@ -247,7 +246,7 @@ def test_a_pod_can_run_what_the_config_map_holds(world: World, tmp_path: Path) -
         (inside / name).write_text(content)
     environ = {**os.environ, "TPUJOB_TERMINATION_LOG": str(tmp_path / "note"), "TPUJOB_POD_IP": "127.0.0.1"}
     command = [sys.executable, "-IS", str(inside / "agent.zip"), "pod", str(inside), str(tmp_path / "run")]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=HANG_S, check=False)
+    ended = ran(command, env=environ)
     lines = [line for line in io.StringIO(ended.stdout).read().splitlines() if not line.startswith("::tpujob")]
     assert (ended.returncode, ended.stderr) == (0, "")
     assert lines == ["first", "from the code", "hi 0 of 1"]

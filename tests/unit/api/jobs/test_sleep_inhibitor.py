@@ -1,7 +1,6 @@
 """The inhibitor is a program of the system that ends with the block or with our process; fake ones on PATH play it."""
 
 import os
-import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from orchestrator.api.session import sleep_inhibitor
 from orchestrator.api.session.sleep_inhibitor import about_sleep, inhibit_sleep
 from tests.forked import Child
-from tests.waiting import HANG_S, has_ended, until
+from tests.waiting import HANG_S, has_ended, ran, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="plays systemd-inhibit")
 GRANTED = 'while [ "$1" != sh ]; do shift; done; exec "$@"'
@@ -73,7 +72,7 @@ def test_the_inhibitor_ends_with_the_process_that_wanted_it(tmp_path: Path, monk
     put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
     code = "from orchestrator.api.session import sleep_inhibitor; import os; sleep_inhibitor.ANSWER_S = 180; "
     code += "print(sleep_inhibitor.inhibit_sleep('why').__enter__(), flush=True); os._exit(9)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-c", code])
     assert done.stdout.strip() == "True"
     pid = int((tmp_path / "pid").read_text())
     until(lambda: has_ended(pid), "the end of the inhibitor")

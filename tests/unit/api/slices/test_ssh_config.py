@@ -21,7 +21,7 @@ from orchestrator.hosts.fleet.on_workers import Ended
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.settings import Target
 from orchestrator.system import fork
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 LINE = b'Include "x"'
 OWN = b"# mine\nUser me\n\nHost a\r\n  Port 1\nMatch host b\n  Port 2"  # no newline at its end, either
@@ -122,7 +122,7 @@ def test_the_real_ssh_finds_the_hosts_of_slices_and_no_others_by_the_line(sessio
 
     def port(host: str) -> str:
         words = ["ssh", "-G", "-F", str(config), host]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S, check=True)
+        done = ran(words, check=True)
         return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)["port"]
 
     assert (port("tpu-mine-0"), port("a"), port("tpu-other-0")) == ("77", "1", "22")

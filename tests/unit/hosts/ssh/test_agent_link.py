@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import RemoteError
 from orchestrator.hosts.ssh import agent, agent_link
 from orchestrator.hosts.ssh.agent_link import AgentLink
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 SMALL = 3000  # of a window, so that credit runs out all the time
 SERVE = """
@@ -292,7 +292,7 @@ def test_the_archive_holds_the_agents_files_and_is_the_same_every_time() -> None
         files
     )
     code = "from orchestrator.hosts.ssh import agent; print(agent.digest())"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = ran([sys.executable, "-c", code], check=True)
     assert said.stdout.strip() == agent.digest()
 
 
@@ -350,5 +350,5 @@ def test_an_archive_that_a_crash_of_the_worker_left_empty_is_installed_again(tmp
 def test_importing_the_fleet_imports_no_ssh_library() -> None:
     code = "import sys, orchestrator.hosts.fleet.fleet\n"
     code += "print({'paramiko', 'fabric', 'invoke', 'cryptography'} & set(sys.modules))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = ran([sys.executable, "-c", code], check=True)
     assert said.stdout.strip() == "set()"

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -25,7 +24,7 @@ from orchestrator.hosts.ssh.proxy_command import LOGIN_GRACE_S, UNKNOWN_S, Piped
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
 from tests.fakes.clock import Clock
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, ran, until
 
 
 @pytest.fixture
@@ -220,7 +219,7 @@ def test_a_key_is_private_and_its_public_line_is_what_openssh_reads(tmp_path: Pa
     pair = create_key(tmp_path / "run")
     assert pair.private_path.stat().st_mode & 0o777 == 0o600
     if shutil.which("ssh-keygen"):
-        said = subprocess.run(["ssh-keygen", "-y", "-f", pair.private_path], capture_output=True, text=True, check=True)
+        said = ran(["ssh-keygen", "-y", "-f", pair.private_path], check=True)
         assert said.stdout.split()[:2] == pair.public_line.split()[:2]
 
 
@@ -302,9 +301,7 @@ def written(directory: Path, dialer: Dialer | None = None, node: str = "tpujob-o
 
 def seen(file: Path, host: str) -> dict[str, str]:
     """What OpenSSH makes of the configuration for this host."""
-    done = subprocess.run(
-        ["ssh", "-G", "-F", str(file), host], capture_output=True, text=True, timeout=HANG_S, check=True
-    )
+    done = ran(["ssh", "-G", "-F", str(file), host], check=True)
     return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
 

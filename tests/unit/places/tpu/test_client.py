@@ -3,7 +3,6 @@
 import http.client
 import json
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from orchestrator.promise.lease.cloud_api import EVERYWHERE, QueueTerms, SliceNa
 from orchestrator.settings import Target
 from tests import ROOT
 from tests.fakes.api import StubApi, StubReply, failure, service_account
-from tests.waiting import HANG_S, serving
+from tests.waiting import HANG_S, ran, serving
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
 NODE = {"name": f"projects/acme-project/locations/us-central1-a/nodes/{NAME.node}", "state": "READY"}
@@ -49,7 +48,7 @@ api = connect(Target("emulated", "emulated"), {stub.url!r}, "t")
 assert api.get(SliceName("acme-project", "us-central1-a", {NAME.node!r})).native_state == "READY"
 print([name for name in sys.modules if name.partition(".")[0] in ("google", "requests", "grpc", "urllib3", "cryptography")])
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-c", code], cwd=ROOT)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
