@@ -37,9 +37,11 @@ UNIT = (
 )
 WORLDS = ("tests/simulation/test_worlds.py", "tests/simulation/test_mutants.py", "tests/simulation/test_ledger.py")
 # Left out: mutants themselves, worlds by the hundred, other processes.
-LEFT_OUT = re.compile(r"every_mutant|worlds.*violate_nothing|within_300|every_end|the_same_seed|every_speed|python3.10|gke_login")
+LEFT_OUT = re.compile(
+    r"every_mutant|worlds.*violate_nothing|within_300|every_end|the_same_seed|every_speed|python3.10|gke_login"
+)
 # Processor time, under the trace, of the tests that are played for one mutant. Outside of functions each is a new process.
-UNIT_S, UNIT_ALONE_S, WORLDS_S = 30.0, 8.0, 20.0
+UNIT_S, UNIT_ALONE_S, WORLDS_S = 12.0, 6.0, 12.0
 
 
 @dataclass
@@ -86,7 +88,9 @@ def traced(play: Callable[[], bool], watched: Iterable[str]) -> Trace:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
     functions = sorted({f"{code.co_filename}:{code.co_firstlineno}" for code in codes})
-    return Trace(time.process_time() - began, passed, {file: sorted(seen) for file, seen in lines.items() if seen}, functions)
+    return Trace(
+        time.process_time() - began, passed, {file: sorted(seen) for file, seen in lines.items() if seen}, functions
+    )
 
 
 @cache
@@ -160,13 +164,19 @@ class Fitting:
         where = str(path_of(mutant.module))
         if mutant.owner:
             found = {test for line in range(mutant.line, mutant.end_line + 1) for test in self._on_line[where, line]}
+            near = found
         else:
             named = {place for name in mutant.names for place in functions_with(name)}
             found = {test for function in named for test in self._in_function[function]}
+            near = {
+                test for function in named if function.startswith(f"{where}:") for test in self._in_function[function]
+            }
         passing = [test for test in found if test in self.traces and self.traces[test].passed]
-        unit = [test for test in passing if not file_of(test) in WORLDS]
-        unit.sort(key=lambda test: (self.traces[test].size, test))
-        worlds = sorted((test for test in passing if file_of(test) in WORLDS), key=lambda test: self.traces[test].seconds)
+        unit = [test for test in passing if file_of(test) not in WORLDS]
+        unit.sort(key=lambda test: (test not in near, self.traces[test].size, test))
+        worlds = sorted(
+            (test for test in passing if file_of(test) in WORLDS), key=lambda test: self.traces[test].seconds
+        )
         return [*self._within(unit, UNIT_S if mutant.owner else UNIT_ALONE_S), *self._within(worlds, WORLDS_S)]
 
     def _within(self, tests: list[str], most_s: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""The mutants themselves: what is changed and what never, what becomes of a known one, and that the list of survivors is true."""
+"""Mutants themselves: what is changed and what never, what becomes of a known one, and that the list of survivors is true."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CHANGES = {
 
 @pytest.mark.parametrize(("source", "changes"), [
     ("x = min(a, 2.5)", ["min(a, 2.5) → max(a, 2.5)", "2.5 → 5.0"]),
-    ("x = a in ('b', 'c')", ["a in ('b', 'c') → a not in ('b', 'c')", *[f"('b', 'c') → {each}" for each in ("('XXb', 'c')", "('b', 'XXc')")]]),
+    ("x = a in ('b', 0)", ["a in ('b', 0) → a not in ('b', 0)", "('b', 0) → ('XXb', 0)", "0 → 1"]),
     ("x = name.startswith('b')", ["'b' → 'XXb'"]), ("x = {'a': 'b'}['a']", []), ("x: 'a > 1' = True", ["True → False"]),
     ("x = now >= deadline", ["now >= deadline → now < deadline"]),  # an instant is no program
     ("close(1)", ["close(1) → pass", "1 → 2"]), ("await Report('a', passing=True)", []), ("yield ('log', 1)", ["1 → 2"]),
@@ -113,7 +113,7 @@ def test_a_mutant_that_never_ends_is_ended_and_none_leaves_a_process() -> None:
     def work(told: int, directory: Path) -> None:
         trial.adopt_orphans()
         pid, never = int(in_child(leaves)), in_child(hangs, limit_s=0.5)
-        tell(told, f"{never} {os.path.exists(f'/proc/{pid}')} {trial._children(os.getpid())}")
+        tell(told, f"{never} {Path(f'/proc/{pid}').exists()} {trial._children(os.getpid())}")
 
     assert in_child(work) == "timeout False []"
 

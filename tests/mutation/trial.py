@@ -25,7 +25,17 @@ from tests.mutation.mutants import Mutant, mutated, path_of
 
 TRIAL_S = 400.0  # a mutant that takes longer is taken for one that never ends
 TEST_S = 60
-OPTIONS = ["-o", "addopts=", "--hypothesis-profile=ci", "--capture=sys", "-p", "no:cacheprovider", "-p", "no:logging", "-q"]
+OPTIONS = [
+    "-o",
+    "addopts=",
+    "--hypothesis-profile=ci",
+    "--capture=sys",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:logging",
+    "-q",
+]
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -197,7 +207,9 @@ def _end_children() -> None:
 
 
 def _children(parent: int) -> list[int]:
-    return [int(pid) for task in Path(f"/proc/{parent}/task").iterdir() for pid in (task / "children").read_text().split()]
+    return [
+        int(pid) for task in Path(f"/proc/{parent}/task").iterdir() for pid in (task / "children").read_text().split()
+    ]
 
 
 class Trials:

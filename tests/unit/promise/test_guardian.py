@@ -144,6 +144,13 @@ def test_a_held_slice_is_waited_for_by_one_guardian_and_released_at_its_end() ->
     assert another.recovered_at == [] and another.time < START + 5
 
 
+def test_nothing_is_recovered_a_moment_before_it_is_due() -> None:
+    deadline = START + sum(loop.QUICK_LOOKS_S) + 0.5
+    machine = Machine([lease(deadline=deadline)], alive={"a"})
+    machine.watch()
+    assert machine.recovered_at and machine.recovered_at[0] >= deadline
+
+
 def test_the_slice_of_a_living_process_is_not_touched_and_taken_over_when_that_dies_without_its_guardian() -> None:
     machine = Machine([lease()], alive={"a"}, at={START + 1000: lambda machine: machine.alive.clear()})
     machine.watch()
@@ -258,7 +265,7 @@ def test_a_lock_that_cannot_be_opened_lets_it_wait_beside_another_one(
 
     points: list[str] = []
     first, second = GuardianWorld(state, points.append), GuardianWorld(state, points.append)
-    assert first.take_lock() and not second.take_lock() and points == ["locked"]
+    assert first.take_lock() and points == ["locked"] and not second.take_lock() and points == ["locked"]
     monkeypatch.setattr(FileLocks, "lock", lock)
     assert second.take_lock() and points == ["locked"]
     assert "the guardians' lock cannot be opened: No space left on device" in capfd.readouterr().err

@@ -28,6 +28,7 @@ from orchestrator.promise.lease.access import (
 )
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
 from orchestrator.promise.lease.lease import (
+    CANCEL,
     Created,
     CreateRefused,
     CreateSent,
@@ -52,6 +53,7 @@ from orchestrator.promise.lease.lease import (
     apply,
     release_reason,
 )
+from orchestrator.promise.lease.lease import DOWN as DOWN_BY_USER
 from orchestrator.promise.lease.run_spec import read
 from tests.fakes.leases import lease_and_request
 from tests.simulation.model.bench import CAN
@@ -87,6 +89,8 @@ PASSED = HandedToNextRun("x", 9.0, run="run2", handle="job2", deadline=500.0, bu
     (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),
     (replace(CREATING, sends=2, settled=True), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
     (replace(QUEUED, settled=True), Ready("x", 4.0), {"state": LeaseState.READY, "ready_at": 4.0, "deadline": 994.0}),
+    (replace(QUEUED, settled=True), Ready("x", 12.0), {"state": LeaseState.READY, "ready_at": 12.0}),
+    (CREATING, Settled("x", 9.0), {"settled": True}),
     (apply(QUEUED, Ready("x", 4.0)), Ready("x", 9.0), {}),
     (DETACHED, HeldUntil("x", 9.0, 99.0, FAILURE),
      {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"}),
@@ -131,6 +135,18 @@ def test_an_event_that_does_not_fit_the_state_is_refused(lease: Lease, event: Le
 ])  # fmt: skip
 def test_which_leases_may_be_released(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
     assert (release_reason(lease, now=now, owner_alive=owner_alive) is not None) is overdue
+
+
+def test_a_node_is_billed_from_its_create_and_a_queued_slice_from_ready() -> None:
+    assert (INTENT.billed_from, READY.billed_from) == (None, 1.0)
+    assert replace(READY, name=replace(READY.name, queued=True)).billed_from == 3.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"), [(CANCEL, CANCEL), (DOWN_BY_USER, DOWN_BY_USER), ("its job ended", None)]
+)
+def test_a_user_ends_a_slice_by_two_commands(reason: str, command: str | None) -> None:
+    assert replace(DOWN, reason=reason).canceled_by == command
 
 
 def test_results_of_a_detached_job_are_held_like_any_slice() -> None:
