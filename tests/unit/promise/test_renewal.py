@@ -14,10 +14,10 @@ from orchestrator.promise.obligations import Obligations, keep_slice
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.release import release
-from orchestrator.promise.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
+from orchestrator.promise.renewal import LeaseRenewal, hand_over, move_claim, shorten_claim, wait_for_watchdogs
 from orchestrator.run.up_and_down import extend
 from tests.fakes.leases import ZONE, lease_and_request
-from tests.simulation.model.bench import CAN, Bench, job
+from tests.simulation.model.bench import CAN, Bench, driven, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.process import Process, ProcessLocks
 
@@ -149,6 +149,100 @@ def test_what_is_not_this_slice_any_more_takes_no_claim(world: Bench, spoil: Any
     with pytest.raises(Vanished):
         world.drive(move_claim(owed.lease, HeldUntil(owed.lease.id, world.time, world.time + 60), CAN))
     assert labels(world) == before and world.ledger.lease(owed.lease.id).hold_until is None
+    assert f"claim {owed.lease.id}" not in world.locked
+
+
+def test_a_complete_list_without_it_outranks_what_a_get_says(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any
+) -> None:
+    listed = CloudClient.list
+    monkeypatch.setattr(CloudClient, "list", lambda *place: replace(listed(*place), rows=()))
+    world.effects.clear()
+    with pytest.raises(Vanished):
+        world.drive(move_claim(owed.lease, HeldUntil(owed.lease.id, world.time, world.time + 60), CAN))
+    assert world.count("Get") == 0
+
+
+@pytest.mark.parametrize(("failures", "takes_s"), [
+    ([CloudUnavailable("503")] * 3, (0, 10)), ([WrongState("busy")] * 3, (0, 10)), ([None] * 3, (0, 10)),
+    ([CloudUnavailable("429", retry_after_s=20.0)], (20, 25)), ([CloudUnavailable("503")] * 99, (50, 61)),
+    ([None] * 99, (50, 61)),
+])  # fmt: skip
+def test_labels_are_written_until_they_are_seen_or_a_minute_is_over(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any, failures: list[Any], takes_s: tuple[float, float]
+) -> None:
+    relabel, left, began = CloudClient.set_labels, iter(failures), world.time
+
+    def failing(client: CloudClient, name: SliceName, labels: Any) -> Operation:
+        for error in left:
+            if error is None:  # accepted, and nothing comes of it
+                return Operation("o", True)
+            raise error
+        return relabel(client, name, labels)
+
+    monkeypatch.setattr(CloudClient, "set_labels", failing)
+    move = move_claim(owed.lease, HeldUntil(owed.lease.id, began, began + 600), CAN)
+    if len(failures) > 3:
+        with pytest.raises(CloudUnavailable, match="503" if failures[0] else "do not take on the new claim"):
+            world.drive(move)
+    else:
+        assert world.drive(move).hold_until == began + 600
+        assert int(labels(world)["tpujob-claimed-until"]) == int(began + 600)
+    assert takes_s[0] <= world.time - began <= takes_s[1] and f"claim {owed.lease.id}" not in world.locked
+
+
+@pytest.mark.parametrize(("fields", "due_at"), [
+    ({"sent_at": 100.0}, 700.0), ({}, 600.0), ({"sent_at": 0.0, "ready_at": 50.0, "ready_by": 9e4}, 1850.0),
+    ({"sent_at": 0.0, "ready_at": 5.0, "ready_by": 10.0}, 610.0), ({"hold_until": 9000.0}, 6300.0),
+])  # fmt: skip
+def test_when_the_first_renewal_is_due(fields: dict[str, Any], due_at: float) -> None:
+    lease = replace(lease_and_request(now=0.0).lease, **fields)
+
+    def renews(at: float) -> bool:
+        asked: list[str] = []
+
+        def answer(effect: Any) -> Any:
+            asked.append(type(effect).__name__)
+            if asked[-1] == "ReadLease":
+                raise CloudUnavailable("no answer")
+            return at if asked[-1] == "Now" else ()
+
+        driven(LeaseRenewal(lease, 1, CAN, 0.0).tick(), answer)
+        return "ReadLease" in asked
+
+    assert renews(due_at) and not renews(due_at - 1.0)
+
+
+def test_a_claim_of_a_run_becomes_shorter_only_when_its_wait_is_over(world: Bench, owed: Any) -> None:
+    (node,), ready_at = world.nodes.values(), owed.lease.ready_at
+    node.spec["labels"] = labels(world) | {"tpujob-claimed-until": str(int(world.time + 30000))}
+    renewal = LeaseRenewal(owed.lease, 1, CAN, world.time)
+    world.time += CAN.timings.renew_s
+    world.drive(renewal.tick())
+    assert world.count("SetLabels") and int(labels(world)["tpujob-claimed-until"]) > world.time + 20000
+    world.drive(shorten_claim(owed.lease, owed.lease, CAN))
+    assert int(labels(world)["tpujob-claimed-until"]) == pytest.approx(world.time + CAN.timings.label_ttl_s, abs=2)
+    assert ready_at < world.time
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_that_the_watchdogs_are_armed_or_are_not_in_time_is_said_once(
+    world: Bench, owed: Any, taken_over: bool
+) -> None:
+    def told_in(seconds: float) -> list[str]:
+        before, until = len(world.told), world.time + seconds
+        while world.time < until:
+            world.drive(renewal.tick())
+            world.time += 15
+        return [line.split()[0] for line in world.told[before:]]
+
+    renewal = LeaseRenewal(owed.lease, 1, CAN, world.time, taken_over=taken_over)
+    assert told_in(90.0) == ([] if taken_over else ["watchdog"])
+    world.armed, renewal = False, LeaseRenewal(owed.lease, 1, CAN, world.time, taken_over=taken_over)
+    assert told_in(CAN.timings.boot_s - 15) == [] and told_in(90.0) == ["warning"]
+    world.cut_off("api")
+    world.armed, renewal = False, LeaseRenewal(owed.lease, 1, CAN, world.time)
+    assert told_in(CAN.timings.boot_s + 90) == ["warning"]
 
 
 def test_a_slice_that_an_incomplete_list_lacks_is_asked_for_by_its_name(world: Bench, owed: Any) -> None:
@@ -176,10 +270,11 @@ def test_of_two_commands_that_move_a_claim_one_waits_a_minute_for_the_other(
     assert 50 < world.time - began <= 60
 
 
-@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize(("refused", "ahead_s"), [(False, 0.0), (False, 86400.0), (True, 0.0)])
 def test_an_extension_moves_the_expiry_of_the_key_in_the_profile_and_a_hold_does_not(
-    world: Bench, refused: bool
+    refused: bool, ahead_s: float
 ) -> None:
+    world = Bench(clock_offset_s=-ahead_s)
     lease, request = lease_and_request(now=world.time)
     draft = Draft(replace(lease, route=Route(os_login=True, user="")), request)
     owed = Obligations()
@@ -187,10 +282,13 @@ def test_an_extension_moves_the_expiry_of_the_key_in_the_profile_and_a_hold_does
     before = world.key_expires_at(lease)
     if refused:
         world.plan.forbidden["os-login"] = [(0.0, math.inf)]
-    kept = world.drive(keep_slice(owed, world.time + 3600, CAN))
+    kept = world.drive(keep_slice(owed, world.laptop.now() + 3600, CAN))
     assert world.key_expires_at(lease) == before and not [line for line in world.told if "expires as before" in line]
+    if not refused:
+        world.cut_off("os-login", for_s=20.0)
     extended = world.drive(extend(kept, 2 * 86400, CAN))
-    assert (abs(world.key_expires_at(lease) - extended.deadline - KEY_OUTLIVES_S) < 1) is not refused
+    moved_s = world.key_expires_at(lease) - extended.deadline - ahead_s - KEY_OUTLIVES_S
+    assert (abs(moved_s) < 2) is not refused
     assert any("expires as before: permission denied" in line for line in world.told) is refused
 
 
