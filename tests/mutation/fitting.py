@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -35,7 +36,7 @@ UNIT = (
     "tests/contract/clouds/test_replies.py",
     "tests/contract/clouds/test_literal_replies.py",
 )
-WORLDS = ("tests/simulation/test_worlds.py", "tests/simulation/test_mutants.py", "tests/simulation/test_ledger.py")
+WORLDS = ("tests/simulation/test_worlds.py", "tests/simulation/test_mutants.py")
 # Left out: mutants themselves, worlds by the hundred, other processes.
 LEFT_OUT = re.compile(
     r"every_mutant|worlds.*violate_nothing|within_300|every_end|the_same_seed|every_speed|python3.10|gke_login"
@@ -109,13 +110,6 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
-def digest_of_tests(tests: Iterable[str]) -> str:
-    """Return a hash of the files of these tests and of what they stand on."""
-    files = {file_of(each) for each in tests}
-    stand_on = ("tests/fakes", *(("tests/simulation",) if files & {*WORLDS} else ()))
-    return digest(*sorted(files), *stand_on)
-
-
 class Fitting:
     """What the tests of a session come past."""
 
@@ -178,6 +172,15 @@ class Fitting:
             (test for test in passing if file_of(test) in WORLDS), key=lambda test: self.traces[test].seconds
         )
         return [*self._within(unit, UNIT_S if mutant.owner else UNIT_ALONE_S), *self._within(worlds, WORLDS_S)]
+
+    def digest_of(self, outcome: str, tests: list[str]) -> str:
+        """Return a hash of what decided: the source of the test that killed, else the files of all tests that did not."""
+        kind, _, test = outcome.partition(" ")
+        if kind in ("killed", "timeout") and test:
+            item: Any = self.items.get(test)
+            return "" if item is None else hashlib.sha256(inspect.getsource(item.function).encode()).hexdigest()[:24]
+        files = {file_of(each) for each in tests}
+        return digest(*sorted(files), "tests/fakes", *(["tests/simulation"] if files & {*WORLDS} else []))
 
     def _within(self, tests: list[str], most_s: float) -> list[str]:
         left_s, chosen = most_s, []

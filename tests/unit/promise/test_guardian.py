@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,6 +231,7 @@ def test_it_reads_the_leases_and_the_time_of_the_ledger(state: Path, capfd: pyte
     world = GuardianWorld(state, lambda name: None)
     assert [each.id for each in world.open_leases()] == ["a"]
     assert START <= world.now("emulated") < START + HANG_S, "time goes on from the last event"
+    assert world.now("google") == pytest.approx(time.time(), abs=HANG_S), "of a cloud without leases it begins now"
     world.report(Report("guardian", "asked with ya29.secret-token-of-google"))
     assert capfd.readouterr().err == f"guardian {Redactor().hide('asked with ya29.secret-token-of-google')}\n"
 

@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, DeadlineExceeded, SliceLost
-from orchestrator.promise.effects.base import Effect, IsLocked, Now, OpenAttempts, OpenLeases, Record
+from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, DeadlineExceeded, SliceLost, UnknownLease
+from orchestrator.promise import recover as recovery
+from orchestrator.promise.effects.base import (
+    Effect,
+    IsLocked,
+    Lock,
+    Now,
+    OpenAttempts,
+    OpenLeases,
+    ReadAttempt,
+    ReadLease,
+    Record,
+    Report,
+    Unlock,
+)
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose, Ready, ReleaseBegan
@@ -21,7 +34,7 @@ from tests.simulation.model.bench import CAN, Bench, Crash, created, driven, hel
 from tests.simulation.model.cloud_client import CloudClient
 
 NOW = 1_800_000_000.0
-NAME = lease_and_request().lease.name
+NAME, NAME_ID = lease_and_request().lease.name, lease_and_request().lease.id
 READY, WAITING = LeaseState.READY, {"state": LeaseState.CREATING, "detached_at": NOW - 50, "sent_at": NOW - 60}
 ADMITTED_BY = {**WAITING, "ready_by": NOW - 1}
 HELD = {"purpose": Purpose.HOLD, "hold_until": NOW + 900, "state": READY}
@@ -47,20 +60,36 @@ class Machine:
     locked: set[str] = field(default_factory=set)
     asked: int = 0
     recorded: list[Any] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)  # locks that another process gets first
 
     def overdue(self, **how: Any) -> list[Overdue]:
         return driven(overdue("emulated", **how), self._answer)
 
     def _answer(self, effect: Effect[Any]) -> Any:
         match effect:
-            case Now():
-                return NOW
+            case Now(cloud=cloud):
+                return NOW + (1.0 if cloud == "google" else 0.0)
             case OpenLeases():
                 return self.leases
             case OpenAttempts():
                 return self.attempts
             case IsLocked(lease_id=name):
                 return name in self.locked
+            case Lock(lease_id=name):
+                self.log.append(f"lock {name}")
+                return name not in self.taken
+            case Unlock(lease_id=name):
+                return self.log.append(f"unlock {name}")
+            case ReadLease(lease_id=name):
+                for each in self.leases:
+                    if each.id == name:
+                        return each
+                raise UnknownLease("no lease")
+            case ReadAttempt(attempt_id=name):
+                return next(each for each in self.attempts if each.id == name)
+            case Report():
+                return None
             case Record():
                 return self.recorded.extend(effect.events)
             case Get():
@@ -123,6 +152,64 @@ def test_the_slice_that_up_takes_over_is_spared_until_its_deadline_or_its_releas
     assert Machine([lease(state=READY, handle="other")]).overdue(spare="mine")
 
 
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The reasons of the releases that a recovery begins."""
+    reasons: list[str] = []
+
+    async def release_all(owed: list[tuple[Lease, str]], *_: Any, **__: Any) -> list[Any]:
+        reasons.extend(reason for _, reason in owed)
+        return []
+
+    monkeypatch.setattr(recovery, "release_all", release_all)
+    return reasons
+
+
+def test_how_a_detached_job_ended_is_recorded_by_who_releases_its_slice(released: list[str]) -> None:
+    mine = [Attempt(f"a-{n}", "a", lease_id=lease().id) for n in (1, 2)]
+    machine = Machine([lease(**DETACHED)], view(SliceState.TOMBSTONE, error=LOST), [*mine, Attempt("b-1", "b")])
+    machine.taken = {"a-2"}
+    driven(recover("emulated", CAN, budget_s=60, look=True), machine._answer)
+    assert released == [LOST.message]
+    (event,) = machine.recorded
+    assert (event.attempt_id, event.at, event.error, event.detail) == ("a-1", NOW, "SliceLost", LOST.message)
+    locks = ["lock ID", "lock a-1", "unlock a-1", "lock a-2", "unlock ID"]
+    assert machine.log == [each.replace("ID", NAME_ID) for each in locks]
+    held_back = Machine([lease(**DETACHED)], None)
+    driven(recover("emulated", CAN, budget_s=60), held_back._answer)
+    assert held_back.asked == 0 and held_back.log == []
+
+
+def test_a_lease_that_another_process_changed_or_works_on_is_left_to_it(
+    released: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def changed(before: Lease) -> Lease:
+        return replace(before, hold_until=NOW + 60)
+
+    over = {"state": READY, "hold_until": NOW - 1}
+    for taken, locks in (({NAME_ID}, ["lock ID"]), (set(), ["lock ID", "unlock ID"])):
+        machine = Machine([lease(**over)], taken=taken)
+        monkeypatch.setattr(recovery, "latest_lease", changed)
+        driven(recover("emulated", CAN, budget_s=60), machine._answer)
+        assert released == [] and machine.log == [each.replace("ID", NAME_ID) for each in locks]
+
+
+@pytest.mark.parametrize(("lease_id", "fields", "at", "words"), [
+    (None, {}, NOW, "the process that ran it was killed"), ("unknown", {}, NOW, "the process that ran it was killed"),
+    (NAME_ID, {"cloud": "google"}, NOW + 1, "the process that ran it was killed"),
+    (NAME_ID, {"state": LeaseState.DOWN}, NOW, "the process that ran it was killed"),
+    (NAME_ID, {"state": LeaseState.DOWN, "detached_at": NOW - 50}, NOW, "its slice is gone, and its artifacts were not"),
+])  # fmt: skip
+def test_an_attempt_whose_process_is_gone_is_closed_in_the_time_of_its_cloud(
+    lease_id: str | None, fields: dict[str, Any], at: float, words: str
+) -> None:
+    machine = Machine([lease(**fields)], attempts=[Attempt("a-1", "a", lease_id=lease_id)])
+    driven(close_attempts(), machine._answer)
+    (event,) = machine.recorded
+    assert (event.at, event.state.value) == (at, "interrupted") and words in event.detail
+    assert machine.log == ["lock a-1", "unlock a-1"]
+
+
 def test_no_lock_is_kept_after_a_recovery(world: Bench) -> None:
     with pytest.raises(Crash):
         world.ran(killed_at=344)
@@ -141,11 +228,11 @@ def slices(world: Bench, count: int) -> list[Lease]:
 
 def test_the_slice_and_the_losers_are_released_and_only_losers_are_named(world: Bench) -> None:
     winner, loser = slices(world, 2)
-    owed = Obligations(winner, [loser])
+    owed, began = Obligations(winner, [loser]), world.time
     world.drive(release_owed(owed, CAN, "test"))
     assert (owed.lease, owed.losers, owed.unproven, world.nodes) == (None, [], False, {})
     assert [line.split()[1] for line in world.told if line.startswith("race")] == [loser.name.node]
-    assert 0 < owed.release_s < 120
+    assert owed.release_s == pytest.approx(world.time - began, abs=0.5) and owed.release_s > 1
 
 
 def test_what_is_not_proven_gone_stays_owed_and_is_the_result(world: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Claims in the labels: written first in the create call, renewed while a process is attached, moved by keep and hand-over."""
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S, Route
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceView
-from orchestrator.promise.lease.lease import Extended, HeldUntil, LeaseState, Mode
+from orchestrator.promise.lease.lease import Extended, HandedToNextRun, HeldUntil, LeaseState, Mode
 from orchestrator.promise.obligations import Obligations, keep_slice
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.obtain.drafts import Draft
@@ -17,7 +18,7 @@ from orchestrator.promise.release import release
 from orchestrator.promise.renewal import LeaseRenewal, hand_over, move_claim, shorten_claim, wait_for_watchdogs
 from orchestrator.run.up_and_down import extend
 from tests.fakes.leases import ZONE, lease_and_request
-from tests.simulation.model.bench import CAN, Bench, driven, job
+from tests.simulation.model.bench import CAN, Bench, BenchClient, driven, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.process import Process, ProcessLocks
 
@@ -105,7 +106,7 @@ def test_a_slice_that_is_being_deleted_is_not_renewed(world: Bench, owed: Any) -
     before = labels(world)["tpujob-claimed-until"]
     world.time += CAN.timings.label_ttl_s
     world.drive(renewal.tick())
-    assert labels(world)["tpujob-claimed-until"] == before
+    assert labels(world)["tpujob-claimed-until"] == before and world.count("SetLabels") == 0
 
 
 def test_no_claim_moves_before_it_is_known_how_long_this_machine_was_off(
@@ -213,33 +214,41 @@ def test_when_the_first_renewal_is_due(fields: dict[str, Any], due_at: float) ->
     assert renews(due_at) and not renews(due_at - 1.0)
 
 
-def test_a_claim_of_a_run_becomes_shorter_only_when_its_wait_is_over(world: Bench, owed: Any) -> None:
-    (node,), ready_at = world.nodes.values(), owed.lease.ready_at
+@pytest.mark.parametrize("ahead_s", [0.0, 86400.0])
+def test_a_claim_of_a_run_becomes_shorter_only_when_its_wait_is_over(ahead_s: float) -> None:
+    world = Bench(clock_offset_s=-ahead_s)
+    owed = ready(world)
+    (node,) = world.nodes.values()
     node.spec["labels"] = labels(world) | {"tpujob-claimed-until": str(int(world.time + 30000))}
-    renewal = LeaseRenewal(owed.lease, 1, CAN, world.time)
+    renewal = LeaseRenewal(owed.lease, 1, CAN, world.laptop.now())
     world.time += CAN.timings.renew_s
     world.drive(renewal.tick())
-    assert world.count("SetLabels") and int(labels(world)["tpujob-claimed-until"]) > world.time + 20000
-    world.drive(shorten_claim(owed.lease, owed.lease, CAN))
-    assert int(labels(world)["tpujob-claimed-until"]) == pytest.approx(world.time + CAN.timings.label_ttl_s, abs=2)
-    assert ready_at < world.time
+    next_run = HandedToNextRun(owed.lease.id, world.laptop.now(), "run2", "job2", owed.lease.deadline + 60)
+    world.drive(move_claim(owed.lease, next_run, CAN))
+    assert world.count("SetLabels") == 2 and int(labels(world)["tpujob-claimed-until"]) > world.time + 20000
+    world.drive(shorten_claim(owed.lease, owed.lease, replace(CAN, timings=replace(CAN.timings, provision_s=9000.0))))
+    until = owed.lease.ready_at + 9000.0 + CAN.timings.boot_s + ahead_s
+    assert int(labels(world)["tpujob-claimed-until"]) == pytest.approx(until, abs=2)
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_that_the_watchdogs_are_armed_or_are_not_in_time_is_said_once(
     world: Bench, owed: Any, taken_over: bool
 ) -> None:
-    def told_in(seconds: float) -> list[str]:
+    def told_in(seconds: float, every_s: float = 15.0) -> list[str]:
         before, until = len(world.told), world.time + seconds
         while world.time < until:
             world.drive(renewal.tick())
-            world.time += 15
+            world.time += every_s
         return [line.split()[0] for line in world.told[before:]]
 
-    renewal = LeaseRenewal(owed.lease, 1, CAN, world.time, taken_over=taken_over)
+    how = {"taken_over": True} if taken_over else {}
+    renewal = LeaseRenewal(owed.lease, 1, CAN, world.time, **how)
     assert told_in(90.0) == ([] if taken_over else ["watchdog"])
     world.armed, renewal = False, LeaseRenewal(owed.lease, 1, CAN, world.time, taken_over=taken_over)
-    assert told_in(CAN.timings.boot_s - 15) == [] and told_in(90.0) == ["warning"]
+    asked = world.count("GetGuestAttributes")
+    assert told_in(CAN.timings.boot_s - 15, 1.0) == [] and told_in(90.0) == ["warning"]
+    assert world.count("GetGuestAttributes") - asked <= CAN.timings.boot_s / 15 + 3, "Google allows ten a minute"
     world.cut_off("api")
     world.armed, renewal = False, LeaseRenewal(owed.lease, 1, CAN, world.time)
     assert told_in(CAN.timings.boot_s + 90) == ["warning"]
@@ -300,6 +309,60 @@ def test_a_detached_run_is_handed_over_and_left(world: Bench) -> None:
     assert labels(world)["tpujob-mode"] == "detached"
     assert int(labels(world)["tpujob-claimed-until"]) == int(lease.deadline)
     assert not world.locked
+
+
+def report(world: Bench, mode: str, armed: bool = True) -> tuple[dict[str, str], ...]:
+    record = {"armed": armed, "route": armed, "permission": True, "mode": mode, "worker": 0}
+    return ({"tpujob/watchdog": json.dumps(record)},)
+
+
+@pytest.mark.parametrize("late_s", [100.0, 170.0, 1e9])
+@pytest.mark.parametrize("before", ["an error", "nothing", "the old claim"])
+def test_a_hand_over_waits_three_minutes_for_the_watchdog(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any, late_s: float, before: str
+) -> None:
+    began = world.time
+
+    def published(client: CloudClient, name: SliceName) -> tuple[dict[str, str], ...]:
+        if world.time >= began + late_s:
+            return report(world, "detached")
+        if before == "an error":
+            raise CloudUnavailable("503")
+        return () if before == "nothing" else report(world, "run")
+
+    monkeypatch.setattr(BenchClient, "guest_attributes", published)
+    if late_s < 180:
+        assert world.drive(hand_over(owed.lease, CAN)).mode is Mode.DETACHED and world.time < began + late_s + 15
+    else:
+        with pytest.raises(WatchdogNotArmed, match="did not confirm the claim of the job"):
+            world.drive(hand_over(owed.lease, CAN))
+        assert 180 <= world.time - began < 195 and world.ledger.lease(owed.lease.id).mode is Mode.RUN
+
+
+@pytest.mark.parametrize(
+    ("changed", "gives_up_s"), [({}, 600.0), ({"deadline": 300.0}, 300.0), ({"ready_at": -200.0}, 400.0)]
+)
+@pytest.mark.parametrize("before", ["an error", "not armed"])
+def test_who_waits_for_watchdogs_gives_up_when_they_had_time_to_boot(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any, changed: dict[str, float], gives_up_s: float, before: str
+) -> None:
+    began = world.time
+    lease = replace(owed.lease, **{"ready_at": began, **{key: began + value for key, value in changed.items()}})
+
+    def published(client: CloudClient, name: SliceName) -> tuple[dict[str, str], ...]:
+        if world.time < armed_at and before == "an error":
+            raise CloudUnavailable("503")
+        return report(world, "run", armed=world.time >= armed_at)
+
+    monkeypatch.setattr(BenchClient, "guest_attributes", published)
+    armed_at = math.inf
+    with pytest.raises(WatchdogNotArmed, match="503" if before == "an error" else "no route"):
+        world.drive(wait_for_watchdogs(lease, 1, CAN))
+    assert gives_up_s <= world.time - began < gives_up_s + 15
+    late = replace(lease, ready_at=None, deadline=world.time + 7000.0)
+    armed_at = world.time + 550.0
+    world.drive(wait_for_watchdogs(late, 1, CAN))
+    assert world.time >= armed_at and world.told[-1].startswith("watchdog armed on every worker")
 
 
 def test_guest_attributes_are_read_as_often_as_google_allows(

@@ -14,7 +14,8 @@ from orchestrator.promise.effects.base import Effect, Now, ReadLease, Record, Re
 from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.access import Route
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
-from orchestrator.promise.lease.lease import Gone, Lease, LeaseState, ReleaseBegan, Settled
+from orchestrator.promise.lease.lease import Gone, Lease, LeaseState, NotAllowed, ReleaseBegan, Settled
+from orchestrator.promise.obligations import Obligations, release_owed
 from orchestrator.promise.release import release_all
 from tests.fakes.leases import lease_and_request, lease_on
 from tests.simulation.model.bench import CAN, driven
@@ -45,7 +46,7 @@ class Cloud:
     calls: list[str] = field(default_factory=list)
     log: list[Any] = field(default_factory=list)  # events, and what is reported for good
     ledger: dict[str, Lease] = field(default_factory=dict)
-    ledger_fails: TpujobError | None = None
+    ledger_fails: TpujobError | NotAllowed | None = None
 
     def release(self, *leases: Lease, budget_s: float = 600.0) -> list[Released]:
         self.ledger |= {each.id: each for each in leases}
@@ -57,6 +58,8 @@ class Cloud:
                 return self.now
             case Sleep(seconds=seconds):
                 self.now += seconds
+            case ReadLease() if isinstance(self.ledger_fails, TpujobError):
+                raise self.ledger_fails
             case ReadLease(lease_id=identity):
                 return self.ledger[identity]
             case Record(events=(event,)):
@@ -173,7 +176,7 @@ def test_a_key_is_removed_or_left_to_its_expiry(
 ) -> None:
     cloud = Cloud({"RevokeLogin": replies})
     (released,) = cloud.release(lease(**fields), budget_s=budget_s)
-    assert released.gone and takes_s[0] <= cloud.now - BEGAN < takes_s[1]
+    assert released.gone and released.verdict.missing == () and takes_s[0] <= cloud.now - BEGAN < takes_s[1]
     assert [each for each in cloud.log if isinstance(each, str)] == [
         f"{NAME.node}: {LEFT}: {replies[0].message}" for _ in range(left)
     ]
@@ -228,10 +231,25 @@ def test_the_proof_of_another_process_counts(when: str) -> None:
         assert cloud.calls.count("Get") > 5 and released[0].checked_at < BEGAN + 1, "it is asked no more"
 
 
-def test_a_ledger_that_refuses_stops_no_teardown() -> None:
-    cloud = Cloud(ledger_fails=TpujobError("disk full"))
+@pytest.mark.parametrize(("error", "told"), [
+    (NotAllowed(lease(), Settled("x", 0.0)), []),
+    (TpujobError("disk full"), ["disk full; the teardown goes on without it"] * 2),
+])  # fmt: skip
+def test_a_ledger_that_refuses_stops_no_teardown(error: Any, told: list[str]) -> None:
+    cloud = Cloud(ledger_fails=error)
     (released,) = cloud.release(lease(**SETTLED))
-    assert released.gone and cloud.log == ["disk full; the teardown goes on without it"] * 2
+    assert released.gone and cloud.log == told
+    owing = Cloud(ledger_fails=error, ledger={lease().id: lease(**SETTLED)})
+    driven(release_owed(Obligations(lease(**SETTLED)), CAN, "test"), owing._answer)
+    assert "Delete" in owing.calls
+
+
+def test_what_cannot_be_done_beside_a_teardown_is_said() -> None:
+    cloud = Cloud({"RevokeLogin": [DENIED], "StartGuardian": [TpujobError("no memory")]})
+    driven(teardown.remove_key(lease(**KEY)), cloud._answer)
+    driven(teardown.try_start_guardian(), cloud._answer)
+    assert cloud.calls == ["RevokeLogin", "StartGuardian"]
+    assert cloud.log == [f"{NAME.node}: {LEFT}: denied", "no memory"]
 
 
 def test_a_retry_after_counts_for_one_pause() -> None:

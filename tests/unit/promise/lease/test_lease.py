@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable
-from orchestrator.promise.lease.absence import Evidence, judge, settles_at
+from orchestrator.promise.lease.absence import Evidence, Released, Verdict, judge, settles_at, unchecked
 from orchestrator.promise.lease.access import (
     ANYWHERE,
     RELAY_RANGE,
@@ -149,6 +149,11 @@ def test_a_user_ends_a_slice_by_two_commands(reason: str, command: str | None) -
     assert replace(DOWN, reason=reason).canceled_by == command
 
 
+def test_a_teardown_that_was_cut_off_has_its_reason_or_one() -> None:
+    assert release_reason(DOWN, now=10.0, owner_alive=False) == "test"
+    assert release_reason(replace(DOWN, reason=""), now=10.0, owner_alive=False) == "its teardown was not finished"
+
+
 def test_results_of_a_detached_job_are_held_like_any_slice() -> None:
     left = apply(apply(READY, Detached(READY.id, 4.0)), HeldUntil(READY.id, 5.0, 1000.0))
     assert (left.mode, left.detached_at, left.hold_until) == (Mode.HOLD, None, 1000.0)
@@ -234,6 +239,12 @@ def test_a_queued_request_that_failed_exists_all_the_same_and_may_not_be_visible
     queued = replace(SENT, name=replace(SENT.name, queued=True))
     assert settles_at(queued, (failed(1),), 10.0, CAN) == 300.0
     assert settles_at(queued, (failed(1),), 10.0, CAN, seen=True) is None
+
+
+def test_a_slice_about_which_nothing_was_asked_is_not_gone() -> None:
+    released = unchecked(LEASE, CloudUnavailable("no answer"))
+    verdict = Verdict(gone=False, missing=("no answer",), last_seen="unknown")
+    assert released == Released(LEASE, False, 0.0, verdict, deletes_sent=0, answer="")
 
 
 def test_a_create_that_succeeded_has_settled_once_its_slice_was_seen() -> None:

@@ -282,6 +282,7 @@ def test_a_slice_that_the_ledger_does_not_know_is_adopted_to_be_released(
     assert made == lease(
         **adopted, runtime_version="v2", state=LeaseState.CREATING, sends=1, deadline=NOW, usd_per_hour=9.6
     )
+    assert made is not None and (made.settled, made.slices) == (False, 1), "none of its creates was seen to end"
     foreign = view(marked | {"tpujob-lease-id": "../x"})
     assert claim_labels.adopted(foreign, cloud="google", now=NOW, age_s=None, usd_per_hour=None) is None
 
