@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, TpujobError
 from orchestrator.promise import release as teardown
-from orchestrator.promise.effects.base import Effect, Now, ReadLease, Record, Report, Sleep
 from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.access import Route
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
@@ -18,7 +17,8 @@ from orchestrator.promise.lease.lease import Gone, Lease, LeaseState, NotAllowed
 from orchestrator.promise.obligations import Obligations, release_owed
 from orchestrator.promise.release import release_all
 from tests.fakes.leases import lease_and_request, lease_on
-from tests.simulation.model.bench import CAN, driven
+from tests.fakes.scripted_cloud import ScriptedCloud
+from tests.simulation.model.bench import CAN
 
 BEGAN = 1_800_000_000.0
 NAME = lease_and_request().lease.name
@@ -30,61 +30,18 @@ RUNS, DONE = Operation("d", False, "delete"), Operation("d", True, "delete")
 FAILED = replace(DONE, error=CloudError("internal"))
 AWAY, DENIED = CloudUnavailable("no answer"), AuthError("denied")
 SETTLED = {"operation": "c", "settled": True}
-DEFAULTS: dict[str, Any] = {"Delete": DONE, "ListSlices": Listing(()), "ListOperations": Listing((CREATED,))}
+DEFAULTS = {"Delete": [DONE], "ListSlices": [Listing(())], "ListOperations": [Listing((CREATED,))]}
 
 
 def lease(**fields: Any) -> Lease:
     return lease_on(NAME, BEGAN - 60, **{"state": LeaseState.CREATING, "sent_at": BEGAN - 60, "sends": 1, **fields})
 
 
-@dataclass
-class Cloud:
-    """`replies` by the name of the call, one after the other; the last one stays. A call lasts a tenth of a second."""
-
-    replies: dict[str, list[Any]] = field(default_factory=dict)
-    now: float = BEGAN
-    calls: list[str] = field(default_factory=list)
-    log: list[Any] = field(default_factory=list)  # events, and what is reported for good
-    ledger: dict[str, Lease] = field(default_factory=dict)
-    ledger_fails: TpujobError | NotAllowed | None = None
-
+class Cloud(ScriptedCloud):
     def release(self, *leases: Lease, budget_s: float = 600.0) -> list[Released]:
         self.ledger |= {each.id: each for each in leases}
-        return driven(release_all([(each, "test") for each in leases], CAN, budget_s=budget_s), self._answer)
-
-    def _answer(self, effect: Effect[Any]) -> Any:
-        match effect:
-            case Now():
-                return self.now
-            case Sleep(seconds=seconds):
-                self.now += seconds
-            case ReadLease() if isinstance(self.ledger_fails, TpujobError):
-                raise self.ledger_fails
-            case ReadLease(lease_id=identity):
-                return self.ledger[identity]
-            case Record(events=(event,)):
-                if self.ledger_fails is not None:
-                    raise self.ledger_fails
-                self.log.append(event)
-                if isinstance(event, ReleaseBegan):
-                    down = {"state": LeaseState.DOWN, "down_at": event.at}
-                    self.ledger[event.lease_id] = replace(self.ledger[event.lease_id], **down)
-            case Report(text=text, passing=passing):
-                self.log += [] if passing else [text]
-            case _:
-                return self._call(type(effect).__name__, effect)
-        return None
-
-    def _call(self, name: str, effect: Any) -> Any:
-        self.calls.append(name)
-        self.now += 0.1
-        if name == "GetOperation":
-            name = f"operation {effect.operation}"
-        left = self.replies.get(name, [])
-        reply = (left.pop(0) if len(left) > 1 else left[0]) if left else DEFAULTS.get(name)
-        if isinstance(reply, Exception) and name != "DeleteAll":
-            raise reply
-        return reply
+        self.replies = {**DEFAULTS, **self.replies}
+        return self.drive(release_all([(each, "test") for each in leases], CAN, budget_s=budget_s))
 
 
 @pytest.mark.parametrize(("fields", "replies", "calls"), [
@@ -151,12 +108,10 @@ def test_when_a_delete_is_sent_again(
     ([RUNS], [FAILED], "accepted, and its operation failed: internal", False), ([RUNS], [DONE], "accepted", False),
 ])  # fmt: skip
 def test_the_reply_to_the_delete_is_kept(deletes: list[Any], operations: list[Any], answer: str, told: bool) -> None:
-    said: list[str] = []
     cloud = Cloud({"Delete": deletes, "operation d": operations, "Get": [HERE]})
-    answers, cloud._answer = cloud._answer, lambda effect: said.append(getattr(effect, "text", "")) or answers(effect)  # type: ignore[method-assign, func-returns-value]
     (released,) = cloud.release(lease(**SETTLED), budget_s=30.0)
     assert released.answer == answer
-    assert any("delete refused: denied" in each for each in said) is told
+    assert any("delete refused: denied" in each for each in cloud.passing) is told
 
 
 # -- a key in the OS Login profile ---------------------------------------------------------------------------------------
@@ -217,14 +172,14 @@ def test_the_deletes_of_several_leave_at_once_and_each_once() -> None:
 def test_the_proof_of_another_process_counts(when: str) -> None:
     first, second = three()[:2]
     cloud = Cloud({"DeleteAll": [(RUNS, RUNS)], "Get": [AWAY]})
-    call = cloud._call
+    call = cloud.call
 
     def proven_elsewhere(name: str, effect: Any) -> Any:
         if name == "Get" and effect.name == (first if when == "tick" else second).name:
             cloud.ledger[first.id] = replace(cloud.ledger[first.id], state=LeaseState.GONE)
         return call(name, effect)
 
-    cloud._call = proven_elsewhere  # type: ignore[method-assign]
+    cloud.call = proven_elsewhere  # type: ignore[method-assign]
     released = cloud.release(first, second, budget_s=0.0 if when == "end" else 30.0)
     assert [each.gone for each in released] == [True, False] and released[0].verdict.gone
     if when == "tick":
@@ -240,14 +195,14 @@ def test_a_ledger_that_refuses_stops_no_teardown(error: Any, told: list[str]) ->
     (released,) = cloud.release(lease(**SETTLED))
     assert released.gone and cloud.log == told
     owing = Cloud(ledger_fails=error, ledger={lease().id: lease(**SETTLED)})
-    driven(release_owed(Obligations(lease(**SETTLED)), CAN, "test"), owing._answer)
+    owing.drive(release_owed(Obligations(lease(**SETTLED)), CAN, "test"))
     assert "Delete" in owing.calls
 
 
 def test_what_cannot_be_done_beside_a_teardown_is_said() -> None:
     cloud = Cloud({"RevokeLogin": [DENIED], "StartGuardian": [TpujobError("no memory")]})
-    driven(teardown.remove_key(lease(**KEY)), cloud._answer)
-    driven(teardown.try_start_guardian(), cloud._answer)
+    cloud.drive(teardown.remove_key(lease(**KEY)))
+    cloud.drive(teardown.try_start_guardian())
     assert cloud.calls == ["RevokeLogin", "StartGuardian"]
     assert cloud.log == [f"{NAME.node}: {LEFT}: denied", "no memory"]
 
