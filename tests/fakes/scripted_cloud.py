@@ -21,6 +21,7 @@ class ScriptedCloud:
     asked: list[Any] = field(default_factory=list)  # the effects of these calls
     log: list[Any] = field(default_factory=list)  # events, and what is reported for good
     passing: list[str] = field(default_factory=list)  # what is reported in passing
+    unlocked: list[str] = field(default_factory=list)
     ledger: dict[str, Lease] = field(default_factory=dict)
     ledger_fails: TpujobError | NotAllowed | None = None
 
@@ -33,8 +34,10 @@ class ScriptedCloud:
                 return self.now
             case Sleep(seconds=seconds):
                 self.now += seconds
-            case Lock() | Unlock():
+            case Lock():
                 return True
+            case Unlock(lease_id=identity):
+                self.unlocked.append(identity)
             case ReadLease() if isinstance(self.ledger_fails, TpujobError):
                 raise self.ledger_fails
             case ReadLease(lease_id=identity):

@@ -26,6 +26,7 @@ from tests.mutation.mutants import Mutant, path_of
 
 UNIT = (
     "tests/unit/promise",
+    "tests/unit/capacity",
     "tests/unit/run",
     "tests/unit/places/google",
     "tests/unit/places/gke/api",
