@@ -4,6 +4,7 @@ import heapq
 import json
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -574,3 +575,23 @@ def test_the_claims_are_judged_on_spot_as_anywhere() -> None:
         plain = World(config(**usual | changes)).deleted_at()
         spot = World(config(spot=True, **usual | changes)).deleted_at()
         assert plain is not None and spot == pytest.approx(plain, abs=POLL)
+
+
+def test_the_notice_is_published_three_times_with_pauses() -> None:
+    world = World(claimed(spot=True), preempted=lambda now: now >= 300, beats=lambda now: True).run(600)
+    times = [at for at, _ in world.notices]
+    assert len(times) == watchdog.NOTICE_REPEATS and all(b - a >= BEAT / 6 for a, b in pairwise(times))
+    assert times[-1] < 300 + watchdog.NOTICE_S
+
+
+@pytest.mark.parametrize(("job", "why"), [
+    (lambda now: ("none", None, None), "no job was started"), (ending(600.0), "the job ended"),
+])  # fmt: skip
+def test_the_log_says_why_a_detached_slice_is_deleted(job: Any, why: str) -> None:
+    world = World(detached(), job=job).run(2 * HOUR)
+    assert world.deletes and any(why in line for line in world.logged)
+
+
+def test_an_api_that_asks_for_patience_can_be_reached() -> None:
+    world = World(claimed(), get_status=lambda now: 429, beats=lambda now: True).run(900)
+    assert world.guest_attributes[-1]["route"] is True
