@@ -111,11 +111,6 @@ class Run:
         fitting.read()
         for test in fitting.failing():
             print(f"left out, it fails under a trace: {test}", file=self.out)
-        if "MIGRATE" in os.environ:
-            for row in self.known.rows.values():
-                if row["outcome"].startswith("killed"):
-                    row["tests"] = fitting.digest_of(row["outcome"], [])
-            self.known.file.write_text("".join(json.dumps(row) + "\n" for row in self.known.rows.values()))
         tests = {mutant: fitting.tests_of(mutant) for mutant in self.mutants}
         todo = [mutant for mutant in self.mutants if self.known.outcome(mutant, tests[mutant], fitting) is None]
         print(f"{len(self.mutants)} mutants, {len(todo)} to try", file=self.out)

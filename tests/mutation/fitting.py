@@ -122,7 +122,7 @@ class Fitting:
         self._in_function: dict[str, set[str]] = defaultdict(set)
 
     def _kept(self, file: str) -> Path:
-        name = digest("orchestrator", file, "tests/fakes", *(["tests/simulation"] if file in WORLDS else []))
+        name = digest("orchestrator", file)
         return self.kept_in / f"{hashlib.sha256((name + file + ''.join(self.watched)).encode()).hexdigest()[:24]}.json"
 
     def missing(self) -> list[str]:

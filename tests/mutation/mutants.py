@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,11 @@ OTHER_NAME = {"min": "max", "max": "min", "any": "all", "all": "any"}
 COMPARING_CALLS = ("startswith", "endswith")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WORDS = ("Report", "log", "print")  # calls and effects that only tell something
+SAFEGUARDS = (
+    "hint",
+    "strict",
+    "flush",
+)  # named arguments that are words, an assertion, or for a log that someone follows
 BOUNDARIES = {(ast.Lt, ast.LtE), (ast.LtE, ast.Lt), (ast.Gt, ast.GtE), (ast.GtE, ast.Gt)}
 # Two times are equal for an instant of no length: `<` for `<=` is no other program there.
 TIME = re.compile(r"now\b|Now\(|deadline|until|_(s|at|by)\b")
@@ -66,9 +72,12 @@ def mutants_of(module: str) -> tuple[Mutant, ...]:
 
 
 def mutants_in(source: str, module: str) -> Iterator[Mutant]:
-    lines = source.splitlines()
+    lines, seen = source.splitlines(), Counter[tuple[str, str, str]]()
     for number, (old, new, owner, names, statement) in enumerate(_changes(ast.parse(source))):
         text, change = lines[old.lineno - 1].strip(), f"{_short(old)} → {_short(new)}"
+        seen[owner, text, change] += 1
+        if (same := seen[owner, text, change]) > 1:
+            change += f" #{same}"
         first, last = min(statement, old.lineno), old.end_lineno
         if isinstance(old, ast.ExceptHandler):
             first, last = old.lineno, old.body[0].lineno
@@ -148,7 +157,7 @@ def _mutable_children(node: ast.AST) -> Iterator[ast.AST]:
 
 def _never_runs(node: ast.AST) -> bool:
     if isinstance(node, ast.keyword):
-        return node.arg == "hint"
+        return node.arg in SAFEGUARDS
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
 
 

@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 import pytest
 
 from tests import ROOT
-from tests.mutation.mutants import Mutant, mutated, path_of
+from tests.mutation.mutants import Mutant, mutants_of, mutated, path_of
 
 TRIAL_S = 400.0  # a mutant that takes longer is taken for one that never ends
-TEST_S = 60
+TEST_S = 25
 OPTIONS = [
     "-o",
     "addopts=",
@@ -143,7 +143,8 @@ def alone(task: dict[str, Any]) -> None:
         tell(task["fd"], play([items[test] for test in task["tests"] if test in items], outcome))
 
     files = sorted({test.partition("::")[0] for test in task["tests"]})
-    with loading(task["module"], task["number"]):
+    number = next(mutant.number for mutant in mutants_of(task["module"]) if mutant.key == task["key"])
+    with loading(task["module"], number):
         run_pytest(files, work, Path(task["basetemp"]))
 
 
@@ -226,7 +227,7 @@ class Trials:
             self._own_directory(directory)
             if mutant.owner and put_in(mutant, self.functions):
                 tell(told, play([self.items[test] for test in tests], self.outcome))
-            task = {"module": mutant.module, "number": mutant.number, "tests": tests, "fd": told}
+            task = {"module": mutant.module, "key": mutant.key, "tests": tests, "fd": told}
             (directory / "task.json").write_text(json.dumps(task | {"basetemp": str(directory / "t")}))
             command = [sys.executable, "-m", "tests.mutation", "--alone", str(directory / "task.json")]
             os.execv(sys.executable, command)

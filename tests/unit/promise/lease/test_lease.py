@@ -19,12 +19,18 @@ from orchestrator.promise.lease.access import (
     Route,
     Subnetwork,
     Via,
+    add_role,
+    admit_ssh,
     contradiction,
     describe,
+    enable,
     entrance,
     in_place,
     place_of,
+    reach_google,
+    reason,
     route,
+    route_out,
 )
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
 from orchestrator.promise.lease.lease import (
@@ -263,6 +269,8 @@ BASTION = "ssh -W %h:%p bastion"
     (AccessWish(via="internal"), ProjectRules(), Route(Via.INTERNAL)),
     (AccessWish(ssh_proxy_command=BASTION), ProjectRules(), Route(Via.INTERNAL, BASTION)),
     (AccessWish(ssh_proxy_command=BASTION), FORBIDDEN, Route(Via.INTERNAL, BASTION)),
+    (AccessWish(via="internal", ssh_proxy_command=BASTION), FORBIDDEN, Route(Via.INTERNAL, BASTION)),
+    (AccessWish(os_login="auto"), REQUIRED, Route(os_login=True, user="")),
     (AccessWish(via="iap", ssh_proxy_command=BASTION), ProjectRules(), Route(Via.IAP)),
     (AccessWish(), REQUIRED, Route(os_login=True, user="")), (AccessWish(os_login="off"), REQUIRED, Route()),
     (AccessWish(os_login="on"), ProjectRules(), Route(os_login=True, user="")),
@@ -308,6 +316,43 @@ def test_the_way_to_one_worker_is_that_to_its_address() -> None:
     assert describe(Route()) == "by their external addresses"
 
 
+FREE = "no policy is known to forbid external addresses"
+
+
+@pytest.mark.parametrize(("wish", "rules", "why"), [
+    (AccessWish(), ProjectRules(), FREE), (AccessWish(via="auto"), FORBIDDEN, "a policy forbids external addresses"),
+    (AccessWish(via="iap", ssh_proxy_command=BASTION), FORBIDDEN, "`via: iap` in `access:`"),
+    (AccessWish(ssh_proxy_command=BASTION), FORBIDDEN, "`ssh_proxy_command` in `access:`"),
+    (AccessWish(os_login="on"), REQUIRED, f"{FREE}; `os_login: on`"),
+    (AccessWish(os_login="off"), REQUIRED, f"{FREE}; `os_login: off`"),
+    (AccessWish(os_login="auto"), REQUIRED, f"{FREE}; a policy requires OS Login"),
+])  # fmt: skip
+def test_the_route_has_its_reason(wish: AccessWish, rules: ProjectRules, why: str) -> None:
+    assert reason(wish, rules) == why
+
+
+def test_each_command_that_opens_a_way_is_whole() -> None:
+    place = NetworkPlace("acme", "lab", "tpus", "us-east1")
+    subnetwork = Subnetwork("tpus", "us-east1", "lab", True)
+    bind = "`gcloud projects add-iam-policy-binding acme --member={} --role=roles/x`"
+    rule = "`gcloud compute firewall-rules create {0}-allow-{1} --network={0} --direction=INGRESS --allow=tcp:22 "
+    region = "--region=us-east1 --project=acme"
+    assert [
+        add_role("acme", "roles/x", "vm@acme.iam.gserviceaccount.com"), add_role("acme", "roles/x", "ada@example.com"),
+        add_role("acme", "roles/x", None), enable("acme", "tpu", "iap"), admit_ssh(place, through_relay=True),
+        admit_ssh(replace(place, network=None), through_relay=False), reach_google(place, subnetwork),
+        route_out("acme", "lab", "us-east1"),
+    ] == [
+        bind.format("serviceAccount:vm@acme.iam.gserviceaccount.com"), bind.format("user:ada@example.com"),
+        bind.format("user:YOU"), "`gcloud services enable tpu iap --project=acme`",
+        rule.format("lab", "iap") + "--source-ranges=35.235.240.0/20 --project=acme`",
+        rule.format("NETWORK", "ssh") + "--source-ranges=ADDRESS/32 --project=acme`",
+        "`gcloud compute networks subnets update tpus --region=us-east1 --enable-private-ip-google-access --project=acme`",
+        f"`gcloud compute routers create lab-router --network=lab {region}` and `gcloud compute routers nats create lab-nat "
+        f"--router=lab-router {region} --auto-allocate-nat-external-ips --nat-all-subnet-ip-ranges`",
+    ]  # fmt: skip
+
+
 def rule(name: str, *sources: str, priority: int = 1000, allows: bool = True, **said: object) -> FirewallRule:
     found = {"network": "default", "covers_ssh": True, **said}
     return FirewallRule(name, priority=priority, allows=allows, sources=tuple(map(IPv4Network, sources)), **found)  # type: ignore[arg-type]
@@ -326,6 +371,9 @@ PUBLIC = FirewallRule("public", "default", 1000, True, True, (IPv4Network("8.8.8
     ([WIDE, BLOCK], RELAY_RANGE, Entrance(False, ("block",))),
     ([rule("first", RELAY_RANGE, priority=100), BLOCK], RELAY_RANGE, Entrance(True, ("first",))),
     ([WIDE, rule("same", ANYWHERE, allows=False)], RELAY_RANGE, Entrance(False, ("same",))),
+    ([rule("two", "10.0.0.0/8", RELAY_RANGE)], RELAY_RANGE, Entrance(True, ("two",))),
+    ([rule("two", "10.0.0.0/8", "35.235.241.0/24", allows=False)], RELAY_RANGE, Entrance(None, ("two",))),
+    ([rule("two", "10.0.0.0/8", "8.8.8.0/24")], None, Entrance(None, ("two",))),
     ([RELAY, rule("part", "35.235.241.0/24", priority=1, allows=False)], RELAY_RANGE, Entrance(None, ("part",))),
     ([rule("elsewhere", ANYWHERE, network="other")], RELAY_RANGE, Entrance(False)),
     ([rule("web", ANYWHERE, covers_ssh=False)], RELAY_RANGE, Entrance(False)),
