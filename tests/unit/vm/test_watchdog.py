@@ -595,3 +595,24 @@ def test_the_log_says_why_a_detached_slice_is_deleted(job: Any, why: str) -> Non
 def test_an_api_that_asks_for_patience_can_be_reached() -> None:
     world = World(claimed(), get_status=lambda now: 429, beats=lambda now: True).run(900)
     assert world.guest_attributes[-1]["route"] is True
+
+
+@pytest.mark.parametrize("news", [False, True])
+def test_a_guest_attribute_is_written_ten_times_a_minute_at_most(news: bool) -> None:
+    """Also where writes are refused, and where what is said changes with every look."""
+    world = World(claimed(), beats=lambda now: True, publishes=lambda now: news, call_s=1.0)
+    for at in range(300, 900, 5):
+        world.set_labels(at, mode="hold" if at % 2 else "run", deadline=EPOCH + 80_000 + at)
+    world.run(1200)
+    for first in world.writes:
+        assert sum(first <= at < first + 60 for at in world.writes) <= watchdog.PUBLISHES_PER_MINUTE + 1
+    assert len(world.writes) > 5
+
+
+@pytest.mark.parametrize(("said", "queue"), [
+    (QUEUE, QUEUE), (None, ""), (QUEUE.replace("/queuedResources/", "/nodes/"), ""), (f"{QUEUE}x", ""),
+    (QUEUE.removeprefix("projects/"), ""), (f"{QUEUE}?force=false/queuedResources/{NODE.rpartition('/')[2]}", ""),
+    (f"projects/../x/queuedResources/{NODE.rpartition('/')[2]}", ""), ("projects/p/locations/z/queuedResources/other", ""),
+])  # fmt: skip
+def test_only_a_queued_resource_of_the_nodes_name_is_deleted_with_it(said: str | None, queue: str) -> None:
+    assert watchdog._queue({"queuedResource": said}, NODE) == queue
