@@ -71,8 +71,9 @@ def identity(mutant: Mutant) -> str:
 
 
 def kind_of(mutant: Mutant, outcome: str | None) -> str:
-    if outcome is None:
+    if outcome is None and mutant.key not in accepted():
         return "not tried"
+    outcome = outcome or "survived"
     if outcome.startswith("killed "):
         return "killed by worlds" if file_of(outcome.partition(" ")[2]) in WORLDS else "killed by unit tests"
     if outcome.startswith("timeout"):
@@ -113,6 +114,7 @@ class Run:
             print(f"left out, it fails under a trace: {test}", file=self.out)
         tests = {mutant: fitting.tests_of(mutant) for mutant in self.mutants}
         todo = [mutant for mutant in self.mutants if self.known.outcome(mutant, tests[mutant], fitting) is None]
+        todo.sort(key=lambda mutant: mutant.key in accepted())  # those of which it is known last
         print(f"{len(self.mutants)} mutants, {len(todo)} to try", file=self.out)
         killers: dict[str, list[str]] = {}  # by module, the last first: they kill the next one, too
 

@@ -43,7 +43,7 @@ LEFT_OUT = re.compile(
     r"every_mutant|worlds.*violate_nothing|within_300|every_end|the_same_seed|every_speed|python3.10|gke_login"
 )
 # Processor time, under the trace, of the tests that are played for one mutant. Outside of functions each is a new process.
-UNIT_S, UNIT_ALONE_S, WORLDS_S = 12.0, 6.0, 12.0
+UNIT_S, UNIT_ALONE_S, WORLDS_S = 45.0, 15.0, 20.0
 
 
 @dataclass

@@ -95,6 +95,7 @@ def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: Bench) ->
     drafts, began = Drafts(world, A, B), world.time
     with pytest.raises(errors.CapacityError) as raised:
         search(world, Search(drafts.make(), wait_s=900, drafter=drafts))
+    assert world.count("Create") < 30, "each of them counts against a quota"
     assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
 
 
