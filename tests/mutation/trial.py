@@ -23,7 +23,7 @@ import pytest
 from tests import ROOT
 from tests.mutation.mutants import Mutant, mutants_of, mutated, path_of
 
-TRIAL_S = 400.0  # a mutant that takes longer is taken for one that never ends
+TRIAL_S = 150.0  # a mutant that takes longer is taken for one that never ends
 TEST_S = 25
 OPTIONS = [
     "-o",

@@ -616,3 +616,8 @@ def test_a_guest_attribute_is_written_ten_times_a_minute_at_most(news: bool) -> 
 ])  # fmt: skip
 def test_only_a_queued_resource_of_the_nodes_name_is_deleted_with_it(said: str | None, queue: str) -> None:
     assert watchdog._queue({"queuedResource": said}, NODE) == queue
+
+
+def test_a_time_label_has_nine_to_eleven_digits() -> None:
+    assert [watchdog._seconds("1" * digits, 7.0) != 7.0 for digits in (8, 9, 11, 12)] == [False, True, True, False]
+    assert [watchdog._seconds(text, 7.0) for text in (None, 1_800_000_000, "180000000x", "٣" * 10)] == [7.0] * 4
