@@ -11,6 +11,7 @@ from orchestrator.promise.lease.absence import Evidence, Released, Verdict, judg
 from orchestrator.promise.lease.access import (
     ANYWHERE,
     RELAY_RANGE,
+    SSH_PORT,
     AccessWish,
     Entrance,
     FirewallRule,
@@ -313,7 +314,7 @@ def test_a_slice_contradicts_only_what_a_wish_says(taken: Route, wish: AccessWis
 def test_the_way_to_one_worker_is_that_to_its_address() -> None:
     assert describe(Route(), 1) == "by its external address"
     assert describe(Route(Via.INTERNAL, BASTION), 1) == f"by its internal address, through `{BASTION}`"
-    assert describe(Route()) == "by their external addresses"
+    assert describe(Route()) == "by their external addresses" and SSH_PORT == 22
 
 
 FREE = "no policy is known to forbid external addresses"

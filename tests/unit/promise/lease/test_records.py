@@ -2,7 +2,7 @@
 
 import json
 import signal
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from orchestrator.promise.lease.claim_labels import (
     read_claim,
     watchdog_acts_by,
 )
-from orchestrator.promise.lease.cloud_api import GOOGLE, SliceName, SliceState, SliceView, emulated
+from orchestrator.promise.lease.cloud_api import GOOGLE, NO_CLOUD, SliceName, SliceState, SliceView, emulated
 from orchestrator.promise.lease.guest_reports import CHIPS_ATTRIBUTE, problem, published, read_watchdogs
 from orchestrator.promise.lease.lease import (
     CANCEL,
@@ -285,6 +285,16 @@ def test_a_slice_that_the_ledger_does_not_know_is_adopted_to_be_released(
     assert made is not None and (made.settled, made.slices) == (False, 1), "none of its creates was seen to end"
     foreign = view(marked | {"tpujob-lease-id": "../x"})
     assert claim_labels.adopted(foreign, cloud="google", now=NOW, age_s=None, usd_per_hour=None) is None
+
+
+def test_googles_periods_are_those_of_the_bounds_and_an_emulated_cloud_is_faster_but_in_provisioning() -> None:
+    """docs/bounds.md derives its bounds from them."""
+    assert astuple(GOOGLE) == (
+        *(60.0, 900.0, 180.0, 60.0, 1800.0, 4500.0, 600.0), *(2700.0, 3600.0, 120.0, 60.0, 300.0, 300.0),
+    )  # fmt: skip
+    assert astuple(emulated()) == astuple(replace(GOOGLE.scaled(30.0), provision_s=300.0))
+    assert emulated(10.0).provision_s == 900.0
+    assert (NO_CLOUD.visible_within_s, NO_CLOUD.settles_within_s) == (0.0, 0.0)
 
 
 def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
