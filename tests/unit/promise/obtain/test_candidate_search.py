@@ -466,6 +466,58 @@ def test_a_racer_that_is_not_ready_in_time_is_dropped_at_once(
         assert cloud.calls == [] and [*race.dropped] == [lease.id]
 
 
+@pytest.mark.parametrize("racing", [False, True])
+def test_queued_candidates_are_asked_for_at_once_only_in_a_race_and_share_the_time_otherwise(
+    world: Bench, racing: bool
+) -> None:
+    world.full(A, B)
+    most: list[int] = []
+    drafts = Drafts(world, A, B, through=queued)
+    race = Search(drafts.make(), wait_s=600, race=racing)
+    with pytest.raises(errors.CapacityError):
+        world.drive(find(race, CAN, Obligations()), between=lambda world: most.append(len(alive(world))))
+    valid = [
+        each.request.queue.valid_for_s for each in world.effects if isinstance(each, Create) and each.request.queue
+    ]
+    assert max(most) == (2 if racing else 1)
+    assert valid == [pytest.approx(each, abs=40) for each in ((600, 600) if racing else (300, 300))]
+
+
+def test_what_one_place_lacks_of_one_type_excludes_no_other_type_there(world: Bench) -> None:
+    small, large = Drafts(world, A, A).make()
+    large = Draft(
+        replace(large.lease, accelerator_type="v5litepod-16"), replace(large.request, accelerator_type="v5litepod-16")
+    )
+    world.plan.refusing = {A: errors.BadRequest("it has none", scope="place")}
+    with pytest.raises(errors.BadRequest):
+        search(world, Search((small, large)))
+    assert len(created(world)) == 2
+
+
+def test_down_while_a_race_begins_ends_it(world: Bench) -> None:
+    drafts = Drafts(world, A, B, through=queued).make()
+
+    def another_terminal(world: Bench) -> None:
+        if world.last == "StartGuardian" and world.ledger.lease("0000000000").down_at is None:
+            world.ledger.record(ReleaseBegan("0000000000", world.time, "tpujob down"))
+
+    with pytest.raises(errors.Vanished, match="was released by another tpujob command"):
+        world.drive(find(Search(drafts, wait_s=60, race=True), CAN, Obligations()), between=another_terminal)
+    assert world.count("Create") == 0
+
+
+def test_a_dropped_racer_that_is_gone_is_owed_no_more() -> None:
+    race, (draft,) = racers(9.6)
+    lease = replace(draft.lease, state=LeaseState.CREATING, operation="c", sends=1, settled=True)
+    race.dropped, race.owed.losers = {lease.id: (Draft(lease, draft.request), "it is full")}, [lease]
+    cloud = ScriptedCloud({"ListSlices": [Listing(())]}, ledger={lease.id: lease})
+    cloud.drive(race.release_dropped(0.0))
+    assert (race.dropped, race.owed.losers, cloud.unlocked) == ({}, [], [lease.id]) and cloud.calls[
+        -1
+    ] == "UnmaskSignals"
+    assert cloud.log[-1] == "v5litepod-8 us-central1-a   it is full (released: absent)"
+
+
 def test_losers_are_released_beside_the_job_one_pass_now_and_then() -> None:
     leases = [lease_and_request(n).lease for n in range(2)]
     leases = [replace(each, state=LeaseState.CREATING, operation="c", sends=1, settled=True) for each in leases]
