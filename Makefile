@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator cloud_tpu_emulator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all proof cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench bench-check constraints audit links size count clean
+.PHONY: help install wheel test test-all proof cluster test-cluster test-fast sim sim-long mutate kill-sweep stress lint format check docs transcript site bench bench-check constraints audit links size count clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,7 @@ test-all: test  ## the default tests and those marked ci, as .ci/run: what a cha
 proof: test-all  ## all tests, every variant, and those on a control plane if there is one: an hour
 	$(PYTHON) -m pytest -n $(JOBS) -m exhaustive
 	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster
+	$(PYTHON) -m tests.mutation --sample 100
 
 cluster:  ## build the control plane of the cluster tests into a cache (Go, kubectl): what is there is not built again
 	$(PYTHON) -m tests.cluster.build
@@ -46,6 +47,9 @@ sim-long:  ## the same in a million worlds: one to three hours on two cores; con
 	@mkdir -p build
 	$(PYTHON) -m tests.simulation --worlds 1000000 --processes 2 --keep-going --progress build/sim-long.json
 	$(PYTHON) -m tests.simulation --cluster --worlds 200000 --processes 2 --keep-going --progress build/sim-long-cluster.json
+
+mutate:  ## every line of promise/ is held: one change of a line at a time, against the tests that fit; hours, goes on where it was stopped
+	$(PYTHON) -m tests.mutation
 
 kill-sweep:  ## SIGKILL before and after every effect of a run, with real processes: about 40 minutes on two cores
 	$(PYTHON) -m tests.e2e.deaths.crash_sweep

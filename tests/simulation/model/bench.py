@@ -20,7 +20,7 @@ from orchestrator.places.vms.stay import VmStay
 from orchestrator.promise.effects import base, cloud
 from orchestrator.promise.effects.base import Effect, Program
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceName
-from orchestrator.promise.lease.lease import Created, CreateSent, Intent, Lease, Purpose, Ready
+from orchestrator.promise.lease.lease import Created, CreateSent, Intent, Lease, NotAllowed, Purpose, Ready
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.obtain.drafts import Draft
@@ -45,7 +45,7 @@ Between = Callable[["Bench"], Any]
 def driven(program: Program[T], answer: Callable[[Effect[Any]], Any]) -> T:
     """Run a program to its end on the answers, and errors of tpujob, that `answer` has for its effects."""
     value: Any = None
-    error: TpujobError | None = None
+    error: Exception | None = None
     for _ in range(20_000):
         try:
             effect = program.send(value) if error is None else program.throw(error)
@@ -54,7 +54,7 @@ def driven(program: Program[T], answer: Callable[[Effect[Any]], Any]) -> T:
         value, error = None, None
         try:
             value = answer(effect)
-        except TpujobError as raised:
+        except (TpujobError, NotAllowed) as raised:
             error = raised
     raise AssertionError("it never ended")
 

@@ -135,7 +135,31 @@ def test_a_slice_whose_claim_is_over_is_deleted_and_seen_absent(world: Bench) ->
     assert (collected.done, collected.found, collected.deleted, collected.zones) == (True, 1, 1, [A, B])
     assert world.nodes == {} and world.count("Delete") == 1
     assert told(world)[0].startswith(f"{dead.node_id} (v5litepod-8, us-central1-a, about $")
-    assert told(world)[-1] == f"{dead.node_id} absent"
+    assert told(world)[0].endswith("; deleting it") and told(world)[-1] == f"{dead.node_id} absent"
+
+
+def test_a_delete_waits_for_no_other_zone_and_the_end_for_no_time(world: Bench) -> None:
+    place(world, OVER_S)
+    place(world, name="tpujob-k3f9ab-claimed0zz")
+    began, collected = world.time, collect(world)
+    assert (collected.found, collected.deleted, collected.done) == (2, 1, True)
+    assert world.names.index("Delete") < max(at for at, name in enumerate(world.names) if name == "ListSlices")
+    assert world.time - began < world.plan.delete_s + 30
+
+
+def test_it_ends_when_all_are_gone_and_not_when_one_is(world: Bench, spoil: Spoil) -> None:
+    place(world, OVER_S)
+    other = place(world, OVER_S, name="tpujob-k3f9ab-another000", lease_id="another000")
+    spoil("get", [DOWN] * 8, lambda name: name.node == other.node_id)
+    assert collect(world).deleted == 2 and world.nodes == {}
+
+
+def test_a_claim_that_ends_between_two_lists_counts_once(world: Bench, spoil: Spoil) -> None:
+    world.queues, node = False, place(world)
+    spoil("list", [incomplete])
+    over = labels(world, "7q2m4x1pzt", OVER_S)
+    collected = collect(world, (A,), between=after("ListSlices", lambda: node.spec.update(labels=over)))
+    assert (collected.found, collected.deleted, collected.claimed) == (1, 1, {})
 
 
 def test_without_the_servers_clock_nothing_is_judged(world: Bench, spoil: Spoil) -> None:
@@ -151,6 +175,7 @@ def test_a_dry_run_deletes_nothing_and_is_not_done_while_something_should_go(wor
     collected = collect(world, dry_run=True)
     assert not {"Delete", "Get"} & {*world.names}
     assert [each.gone for each in collected.ended.values()] == [False] and not collected.done
+    assert told(world)[0].endswith("; would be deleted")
     world.vanish()
     place(world)
     assert collect(world, dry_run=True).done

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +18,14 @@ import pytest
 
 from orchestrator.promise import guardian as loop
 from orchestrator.promise import guardian_process as guardian
-from orchestrator.promise.effects.base import Effect, Report, Sleep
-from orchestrator.promise.guardian import GuardianWorld, guardian_loop
+from orchestrator.promise.effects.base import Effect, Now, OpenLeases, Report, Sleep
+from orchestrator.promise.effects.locks import FileLocks
+from orchestrator.promise.guardian import GuardianWorld, TakeGuardianLock, guardian_loop
 from orchestrator.promise.lease.cloud_api import SliceName
-from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.promise.lease.lease import Intent, Lease, LeaseState, Purpose
 from orchestrator.promise.ledger.file import LedgerUnavailable
+from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.text.redaction import Redactor
 from tests import ROOT
 from tests.cli_fixture import kill_all
 from tests.fakes.leases import lease_on
@@ -141,6 +145,13 @@ def test_a_held_slice_is_waited_for_by_one_guardian_and_released_at_its_end() ->
     assert another.recovered_at == [] and another.time < START + 5
 
 
+def test_nothing_is_recovered_a_moment_before_it_is_due() -> None:
+    deadline = START + sum(loop.QUICK_LOOKS_S) + 0.5
+    machine = Machine([lease(deadline=deadline)], alive={"a"})
+    machine.watch()
+    assert machine.recovered_at and machine.recovered_at[0] >= deadline
+
+
 def test_the_slice_of_a_living_process_is_not_touched_and_taken_over_when_that_dies_without_its_guardian() -> None:
     machine = Machine([lease()], alive={"a"}, at={START + 1000: lambda machine: machine.alive.clear()})
     machine.watch()
@@ -165,6 +176,101 @@ def test_a_ledger_that_cannot_be_read_is_asked_again() -> None:
     machine.watch()
     assert machine.recovered_at == [START + sum(loop.QUICK_LOOKS_S) + 2 * loop.POLL_S]
     assert machine.told == ["the ledger cannot be used: disk full; asking again"] * 6
+
+
+WAITS = {"detached_at": START, "state": LeaseState.CREATING, "ready_by": START + 50}
+
+
+@pytest.mark.parametrize(("leases", "alive", "at", "in_s"), [
+    ([lease("a", hold_until=START + 300), lease("b", hold_until=START + 100)], "", 0.0, 100.0),
+    ([lease("a")], "a", DAY - 0.2, 1.0),
+    ([lease("a", **WAITS)], "", 0.0, 50.0), ([lease("a", **WAITS)], "a", 60.0, 1.0),
+    ([lease("a", **WAITS)], "", 60.0, 0.0),  # the cloud is asked whether it waits still
+    ([lease("a", **WAITS, hold_until=START + 20)], "", 0.0, 20.0),
+    ([lease("a", **{**WAITS, "ready_by": None})], "", 0.0, DAY),
+    ([lease("a", **{**WAITS, "state": LeaseState.READY})], "", 60.0, DAY - 60.0),
+    ([lease("a", **{**WAITS, "detached_at": None})], "a", 0.0, DAY),
+])  # fmt: skip
+def test_it_looks_again_when_the_first_lease_is_due(leases: list[Lease], alive: str, at: float, in_s: float) -> None:
+    machine = Machine(leases, alive=set(alive), time=START + at)
+    assert driven(loop.due(), machine._answer) == pytest.approx(in_s)
+
+
+# -- its own world: what it asks the machine ---------------------------------------------------------------------------
+
+
+def test_an_effect_that_fails_is_the_programs_to_handle_and_an_error_of_the_program_comes_out(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(loop.time, "sleep", found.append)
+
+    async def asks() -> None:
+        found.append(await OpenLeases())
+        try:
+            await Now("emulated")
+        except LedgerUnavailable as error:
+            found.append(str(error))
+        await Sleep(7.0)
+        found.append(await TakeGuardianLock())
+
+    loop.drive(asks(), GuardianWorld(state, lambda name: None))
+    assert found == [[], f"the ledger {state / 'ledger.sqlite3'} was moved away", 7.0, True]
+
+    async def fails() -> None:
+        await Now("emulated")
+
+    with pytest.raises(LedgerUnavailable):
+        loop.drive(fails(), GuardianWorld(state, lambda name: None))
+
+
+def test_it_reads_the_leases_and_the_time_of_the_ledger(state: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger(state / "ledger.sqlite3")
+    ledger.record(Intent(lease(state=LeaseState.INTENT)))
+    ledger.close()
+    world = GuardianWorld(state, lambda name: None)
+    assert [each.id for each in world.open_leases()] == ["a"]
+    assert START <= world.now("emulated") < START + HANG_S, "time goes on from the last event"
+    assert world.now("google") == pytest.approx(time.time(), abs=HANG_S), "of a cloud without leases it begins now"
+    world.report(Report("guardian", "asked with ya29.secret-token-of-google"))
+    assert capfd.readouterr().err == f"guardian {Redactor().hide('asked with ya29.secret-token-of-google')}\n"
+
+
+def test_a_recovery_is_a_process_of_which_only_the_first_is_killed_by_a_test(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    started: list[tuple[list[str], str | None, bool]] = []
+
+    def run(argv: list[str], *, env: dict[str, str], check: bool) -> None:
+        assert loop.CHILD_CRASH_AT not in env and env["PATH"] and not check
+        started.append((argv[1:], env.get("TPUJOB_CRASH_AT"), check))
+        if len(started) == 2:
+            raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(loop.subprocess, "run", run)
+    monkeypatch.setenv(loop.CHILD_CRASH_AT, "Delete:1")
+    points: list[str] = []
+    world = GuardianWorld(state, points.append)
+    for _ in range(2):
+        world.recover()
+    argv = ["-m", "orchestrator.api.guarantee.recovery", str(state)]
+    assert started == [(argv, "Delete:1", False), (argv, None, False)]
+    assert points == ["before_recovery", "after_recovery"] * 2
+    assert capfd.readouterr().err == "the recovery cannot be started: Cannot allocate memory\n"
+
+
+def test_a_lock_that_cannot_be_opened_lets_it_wait_beside_another_one(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def lock(*_: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    points: list[str] = []
+    first, second = GuardianWorld(state, points.append), GuardianWorld(state, points.append)
+    assert first.take_lock() and points == ["locked"] and not second.take_lock() and points == ["locked"]
+    monkeypatch.setattr(FileLocks, "lock", lock)
+    assert second.take_lock() and points == ["locked"]
+    assert "the guardians' lock cannot be opened: No space left on device" in capfd.readouterr().err
 
 
 SCOPE_THAT_WORKS = """#!/bin/sh

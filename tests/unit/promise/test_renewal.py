@@ -1,5 +1,6 @@
 """Claims in the labels: written first in the create call, renewed while a process is attached, moved by keep and hand-over."""
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -9,15 +10,15 @@ import pytest
 from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S, Route
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceView
-from orchestrator.promise.lease.lease import Extended, HeldUntil, LeaseState, Mode
+from orchestrator.promise.lease.lease import Extended, HandedToNextRun, HeldUntil, LeaseState, Mode
 from orchestrator.promise.obligations import Obligations, keep_slice
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.release import release
-from orchestrator.promise.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
+from orchestrator.promise.renewal import LeaseRenewal, hand_over, move_claim, shorten_claim, wait_for_watchdogs
 from orchestrator.run.up_and_down import extend
 from tests.fakes.leases import ZONE, lease_and_request
-from tests.simulation.model.bench import CAN, Bench, job
+from tests.simulation.model.bench import CAN, Bench, BenchClient, driven, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.process import Process, ProcessLocks
 
@@ -105,7 +106,7 @@ def test_a_slice_that_is_being_deleted_is_not_renewed(world: Bench, owed: Any) -
     before = labels(world)["tpujob-claimed-until"]
     world.time += CAN.timings.label_ttl_s
     world.drive(renewal.tick())
-    assert labels(world)["tpujob-claimed-until"] == before
+    assert labels(world)["tpujob-claimed-until"] == before and world.count("SetLabels") == 0
 
 
 def test_no_claim_moves_before_it_is_known_how_long_this_machine_was_off(
@@ -149,6 +150,108 @@ def test_what_is_not_this_slice_any_more_takes_no_claim(world: Bench, spoil: Any
     with pytest.raises(Vanished):
         world.drive(move_claim(owed.lease, HeldUntil(owed.lease.id, world.time, world.time + 60), CAN))
     assert labels(world) == before and world.ledger.lease(owed.lease.id).hold_until is None
+    assert f"claim {owed.lease.id}" not in world.locked
+
+
+def test_a_complete_list_without_it_outranks_what_a_get_says(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any
+) -> None:
+    listed = CloudClient.list
+    monkeypatch.setattr(CloudClient, "list", lambda *place: replace(listed(*place), rows=()))
+    world.effects.clear()
+    with pytest.raises(Vanished):
+        world.drive(move_claim(owed.lease, HeldUntil(owed.lease.id, world.time, world.time + 60), CAN))
+    assert world.count("Get") == 0
+
+
+@pytest.mark.parametrize(("failures", "takes_s"), [
+    ([CloudUnavailable("503")] * 3, (0, 10)), ([WrongState("busy")] * 3, (0, 10)), ([None] * 3, (0, 10)),
+    ([CloudUnavailable("429", retry_after_s=20.0)], (20, 25)), ([CloudUnavailable("503")] * 99, (50, 61)),
+    ([None] * 99, (50, 61)),
+])  # fmt: skip
+def test_labels_are_written_until_they_are_seen_or_a_minute_is_over(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any, failures: list[Any], takes_s: tuple[float, float]
+) -> None:
+    relabel, left, began = CloudClient.set_labels, iter(failures), world.time
+
+    def failing(client: CloudClient, name: SliceName, labels: Any) -> Operation:
+        for error in left:
+            if error is None:  # accepted, and nothing comes of it
+                return Operation("o", True)
+            raise error
+        return relabel(client, name, labels)
+
+    monkeypatch.setattr(CloudClient, "set_labels", failing)
+    move = move_claim(owed.lease, HeldUntil(owed.lease.id, began, began + 600), CAN)
+    if len(failures) > 3:
+        with pytest.raises(CloudUnavailable, match="503" if failures[0] else "do not take on the new claim"):
+            world.drive(move)
+    else:
+        assert world.drive(move).hold_until == began + 600
+        assert int(labels(world)["tpujob-claimed-until"]) == int(began + 600)
+    assert takes_s[0] <= world.time - began <= takes_s[1] and f"claim {owed.lease.id}" not in world.locked
+
+
+@pytest.mark.parametrize(("fields", "due_at"), [
+    ({"sent_at": 100.0}, 700.0), ({}, 600.0), ({"sent_at": 0.0, "ready_at": 50.0, "ready_by": 9e4}, 1850.0),
+    ({"sent_at": 0.0, "ready_at": 5.0, "ready_by": 10.0}, 610.0), ({"hold_until": 9000.0}, 6300.0),
+])  # fmt: skip
+def test_when_the_first_renewal_is_due(fields: dict[str, Any], due_at: float) -> None:
+    lease = replace(lease_and_request(now=0.0).lease, **fields)
+
+    def renews(at: float) -> bool:
+        asked: list[str] = []
+
+        def answer(effect: Any) -> Any:
+            asked.append(type(effect).__name__)
+            if asked[-1] == "ReadLease":
+                raise CloudUnavailable("no answer")
+            return at if asked[-1] == "Now" else ()
+
+        driven(LeaseRenewal(lease, 1, CAN, 0.0).tick(), answer)
+        return "ReadLease" in asked
+
+    assert renews(due_at) and not renews(due_at - 1.0)
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 86400.0])
+def test_a_claim_of_a_run_becomes_shorter_only_when_its_wait_is_over(ahead_s: float) -> None:
+    world = Bench(clock_offset_s=-ahead_s)
+    owed = ready(world)
+    (node,) = world.nodes.values()
+    node.spec["labels"] = labels(world) | {"tpujob-claimed-until": str(int(world.time + 30000))}
+    renewal = LeaseRenewal(owed.lease, 1, CAN, world.laptop.now())
+    world.time += CAN.timings.renew_s
+    world.drive(renewal.tick())
+    next_run = HandedToNextRun(owed.lease.id, world.laptop.now(), "run2", "job2", owed.lease.deadline + 60)
+    world.drive(move_claim(owed.lease, next_run, CAN))
+    assert world.count("SetLabels") == 2 and int(labels(world)["tpujob-claimed-until"]) > world.time + 20000
+    world.drive(shorten_claim(owed.lease, owed.lease, replace(CAN, timings=replace(CAN.timings, provision_s=9000.0))))
+    until = owed.lease.ready_at + 9000.0 + CAN.timings.boot_s + ahead_s
+    assert int(labels(world)["tpujob-claimed-until"]) == pytest.approx(until, abs=2)
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_that_the_watchdogs_are_armed_or_are_not_in_time_is_said_once(
+    world: Bench, owed: Any, taken_over: bool
+) -> None:
+    def told_in(seconds: float, every_s: float = 15.0) -> list[str]:
+        before, until = len(world.told), world.time + seconds
+        while world.time < until:
+            world.drive(renewal.tick())
+            world.time += every_s
+        return [line.split()[0] for line in world.told[before:]]
+
+    how = {"taken_over": True} if taken_over else {}
+    renewal = LeaseRenewal(owed.lease, 1, CAN, world.time, **how)
+    assert told_in(90.0) == ([] if taken_over else ["watchdog"])
+    world.armed, renewal = False, LeaseRenewal(owed.lease, 1, CAN, world.time, taken_over=taken_over)
+    asked = world.count("GetGuestAttributes")
+    assert told_in(CAN.timings.boot_s - 15, 1.0) == [] and told_in(90.0) == ["warning"]
+    assert world.count("GetGuestAttributes") - asked <= CAN.timings.boot_s / 15 + 3, "Google allows ten a minute"
+    world.cut_off("api")
+    world.armed, renewal = False, LeaseRenewal(owed.lease, 1, CAN, world.time)
+    assert told_in(CAN.timings.boot_s + 90) == ["warning"]
 
 
 def test_a_slice_that_an_incomplete_list_lacks_is_asked_for_by_its_name(world: Bench, owed: Any) -> None:
@@ -176,10 +279,11 @@ def test_of_two_commands_that_move_a_claim_one_waits_a_minute_for_the_other(
     assert 50 < world.time - began <= 60
 
 
-@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize(("refused", "ahead_s"), [(False, 0.0), (False, 86400.0), (True, 0.0)])
 def test_an_extension_moves_the_expiry_of_the_key_in_the_profile_and_a_hold_does_not(
-    world: Bench, refused: bool
+    refused: bool, ahead_s: float
 ) -> None:
+    world = Bench(clock_offset_s=-ahead_s)
     lease, request = lease_and_request(now=world.time)
     draft = Draft(replace(lease, route=Route(os_login=True, user="")), request)
     owed = Obligations()
@@ -187,10 +291,13 @@ def test_an_extension_moves_the_expiry_of_the_key_in_the_profile_and_a_hold_does
     before = world.key_expires_at(lease)
     if refused:
         world.plan.forbidden["os-login"] = [(0.0, math.inf)]
-    kept = world.drive(keep_slice(owed, world.time + 3600, CAN))
+    kept = world.drive(keep_slice(owed, world.laptop.now() + 3600, CAN))
     assert world.key_expires_at(lease) == before and not [line for line in world.told if "expires as before" in line]
+    if not refused:
+        world.cut_off("os-login", for_s=20.0)
     extended = world.drive(extend(kept, 2 * 86400, CAN))
-    assert (abs(world.key_expires_at(lease) - extended.deadline - KEY_OUTLIVES_S) < 1) is not refused
+    moved_s = world.key_expires_at(lease) - extended.deadline - ahead_s - KEY_OUTLIVES_S
+    assert (abs(moved_s) < 2) is not refused
     assert any("expires as before: permission denied" in line for line in world.told) is refused
 
 
@@ -202,6 +309,60 @@ def test_a_detached_run_is_handed_over_and_left(world: Bench) -> None:
     assert labels(world)["tpujob-mode"] == "detached"
     assert int(labels(world)["tpujob-claimed-until"]) == int(lease.deadline)
     assert not world.locked
+
+
+def report(world: Bench, mode: str, armed: bool = True) -> tuple[dict[str, str], ...]:
+    record = {"armed": armed, "route": armed, "permission": True, "mode": mode, "worker": 0}
+    return ({"tpujob/watchdog": json.dumps(record)},)
+
+
+@pytest.mark.parametrize("late_s", [100.0, 170.0, 1e9])
+@pytest.mark.parametrize("before", ["an error", "nothing", "the old claim"])
+def test_a_hand_over_waits_three_minutes_for_the_watchdog(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any, late_s: float, before: str
+) -> None:
+    began = world.time
+
+    def published(client: CloudClient, name: SliceName) -> tuple[dict[str, str], ...]:
+        if world.time >= began + late_s:
+            return report(world, "detached")
+        if before == "an error":
+            raise CloudUnavailable("503")
+        return () if before == "nothing" else report(world, "run")
+
+    monkeypatch.setattr(BenchClient, "guest_attributes", published)
+    if late_s < 180:
+        assert world.drive(hand_over(owed.lease, CAN)).mode is Mode.DETACHED and world.time < began + late_s + 15
+    else:
+        with pytest.raises(WatchdogNotArmed, match="did not confirm the claim of the job"):
+            world.drive(hand_over(owed.lease, CAN))
+        assert 180 <= world.time - began < 195 and world.ledger.lease(owed.lease.id).mode is Mode.RUN
+
+
+@pytest.mark.parametrize(
+    ("changed", "gives_up_s"), [({}, 600.0), ({"deadline": 300.0}, 300.0), ({"ready_at": -200.0}, 400.0)]
+)
+@pytest.mark.parametrize("before", ["an error", "not armed"])
+def test_who_waits_for_watchdogs_gives_up_when_they_had_time_to_boot(
+    world: Bench, monkeypatch: pytest.MonkeyPatch, owed: Any, changed: dict[str, float], gives_up_s: float, before: str
+) -> None:
+    began = world.time
+    lease = replace(owed.lease, **{"ready_at": began, **{key: began + value for key, value in changed.items()}})
+
+    def published(client: CloudClient, name: SliceName) -> tuple[dict[str, str], ...]:
+        if world.time < armed_at and before == "an error":
+            raise CloudUnavailable("503")
+        return report(world, "run", armed=world.time >= armed_at)
+
+    monkeypatch.setattr(BenchClient, "guest_attributes", published)
+    armed_at = math.inf
+    with pytest.raises(WatchdogNotArmed, match="503" if before == "an error" else "no route"):
+        world.drive(wait_for_watchdogs(lease, 1, CAN))
+    assert gives_up_s <= world.time - began < gives_up_s + 15
+    late = replace(lease, ready_at=None, deadline=world.time + 7000.0)
+    armed_at = world.time + 550.0
+    world.drive(wait_for_watchdogs(late, 1, CAN))
+    assert world.time >= armed_at and world.told[-1].startswith("watchdog armed on every worker")
 
 
 def test_guest_attributes_are_read_as_often_as_google_allows(

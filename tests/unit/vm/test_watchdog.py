@@ -4,6 +4,7 @@ import heapq
 import json
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -575,3 +576,49 @@ def test_the_claims_are_judged_on_spot_as_anywhere() -> None:
         plain = World(config(**usual | changes)).deleted_at()
         spot = World(config(spot=True, **usual | changes)).deleted_at()
         assert plain is not None and spot == pytest.approx(plain, abs=POLL)
+
+
+def test_the_notice_is_published_three_times_with_pauses() -> None:
+    world = World(claimed(spot=True), preempted=lambda now: now >= 300, beats=lambda now: True).run(600)
+    times = [at for at, _ in world.notices]
+    assert len(times) == watchdog.NOTICE_REPEATS and all(b - a >= BEAT / 6 for a, b in pairwise(times))
+    assert times[-1] < 300 + watchdog.NOTICE_S
+
+
+@pytest.mark.parametrize(("job", "why"), [
+    (lambda now: ("none", None, None), "no job was started"), (ending(600.0), "the job ended"),
+])  # fmt: skip
+def test_the_log_says_why_a_detached_slice_is_deleted(job: Any, why: str) -> None:
+    world = World(detached(), job=job).run(2 * HOUR)
+    assert world.deletes and any(why in line for line in world.logged)
+
+
+def test_an_api_that_asks_for_patience_can_be_reached() -> None:
+    world = World(claimed(), get_status=lambda now: 429, beats=lambda now: True).run(900)
+    assert world.guest_attributes[-1]["route"] is True
+
+
+@pytest.mark.parametrize("news", [False, True])
+def test_a_guest_attribute_is_written_ten_times_a_minute_at_most(news: bool) -> None:
+    """Also where writes are refused, and where what is said changes with every look."""
+    world = World(claimed(), beats=lambda now: True, publishes=lambda now: news, call_s=1.0)
+    for at in range(300, 900, 5):
+        world.set_labels(at, mode="hold" if at % 2 else "run", deadline=EPOCH + 80_000 + at)
+    world.run(1200)
+    for first in world.writes:
+        assert sum(first <= at < first + 60 for at in world.writes) <= watchdog.PUBLISHES_PER_MINUTE + 1
+    assert len(world.writes) > 5
+
+
+@pytest.mark.parametrize(("said", "queue"), [
+    (QUEUE, QUEUE), (None, ""), (QUEUE.replace("/queuedResources/", "/nodes/"), ""), (f"{QUEUE}x", ""),
+    (QUEUE.removeprefix("projects/"), ""), (f"{QUEUE}?force=false/queuedResources/{NODE.rpartition('/')[2]}", ""),
+    (f"projects/../x/queuedResources/{NODE.rpartition('/')[2]}", ""), ("projects/p/locations/z/queuedResources/other", ""),
+])  # fmt: skip
+def test_only_a_queued_resource_of_the_nodes_name_is_deleted_with_it(said: str | None, queue: str) -> None:
+    assert watchdog._queue({"queuedResource": said}, NODE) == queue
+
+
+def test_a_time_label_has_nine_to_eleven_digits() -> None:
+    assert [watchdog._seconds("1" * digits, 7.0) != 7.0 for digits in (8, 9, 11, 12)] == [False, True, True, False]
+    assert [watchdog._seconds(text, 7.0) for text in (None, 1_800_000_000, "180000000x", "٣" * 10)] == [7.0] * 4

@@ -88,6 +88,45 @@ def test_a_call_carries_the_vms_token_and_returns_the_servers_time(vm: Vm, serve
     ]
 
 
+@pytest.mark.parametrize(("heartbeat_s", "timeout_s"), [(60.0, 15.0), (20.0, 5.0), (2.0, 2.0), (600.0, 15.0)])
+def test_an_effect_may_take_twice_a_quarter_of_a_heartbeat_within_bounds(
+    vm: Vm, monkeypatch: pytest.MonkeyPatch, heartbeat_s: float, timeout_s: float
+) -> None:
+    alarms: list[float] = []
+    monkeypatch.setattr(watchdog.signal, "setitimer", lambda which, seconds: alarms.append(seconds))
+    made = Vm(config(heartbeat_s=heartbeat_s))
+    assert made.timeout_s == timeout_s and made.perform(("clock",)) > 0
+    assert alarms == [2 * timeout_s, 0], "and none rings later"
+
+
+def test_a_pause_has_no_timeout_and_a_failure_is_logged_once_but_for_calls(
+    vm: Vm, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(watchdog.time, "sleep", slept.append)
+    assert vm.perform(("sleep", 7.0)) is None and slept == [7.0]
+
+    def fails(*_: object) -> None:
+        raise OSError("no such device")
+
+    for name in ("busy", "call"):
+        monkeypatch.setattr(vm, name, fails)
+    for effect in (("busy",), ("busy",), ("call", "GET", "/v2/n", None)):
+        assert vm.perform(effect) == watchdog.DEFAULT_REPLIES[effect[0]]
+    assert capfd.readouterr().out.count("busy failed: OSError: no such device") == 1
+    monkeypatch.setattr(vm, "heartbeat", fails)
+    vm.perform(("heartbeat",))
+    vm.perform(("busy",))
+    out = capfd.readouterr().out
+    assert out.count("busy failed") == 1 and out.count("heartbeat failed") == 1 and "call failed" not in out
+
+
+def test_a_body_is_sent_as_json_and_only_where_there_is_one(vm: Vm, server: Server) -> None:
+    for body in (None, {"a": 1}):
+        vm.perform(("call", "DELETE", "/v2/n", body))
+    assert [sent for method, _, _, sent in server.seen if method == "DELETE"] == [b"", b'{"a": 1}']
+
+
 def test_a_refused_token_is_fetched_again_once(vm: Vm, server: Server) -> None:
     answers: Iterator[tuple[int, dict[str, str]]] = iter([(401, {}), (200, {}), (401, {}), (401, {})])
     server.replies["/v2/n"] = lambda: next(answers)

@@ -8,14 +8,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from orchestrator.errors import CloudUnavailable, Interrupted
-from orchestrator.promise.effects.base import Effect, MaskSignals, Sleep, StoodStill, UnmaskSignals, World
+from orchestrator.promise.effects.base import (
+    Effect,
+    MaskSignals,
+    SetServerTime,
+    Sleep,
+    StartGuardian,
+    StoodStill,
+    Unlock,
+    UnmaskSignals,
+    World,
+)
+from orchestrator.promise.effects.cloud import LapsesAfter, RevokeLogin
 from orchestrator.promise.effects.interpreter import Abandoned, Interpreter
+from orchestrator.promise.lease.cloud_api import NO_CLOUD
 from orchestrator.promise.lease.run_and_attempt import Attempt, Began, RunCanceled, RunRecord
+from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.system import fork
 from tests.fakes.leases import LedgerInMemory
 from tests.forked import Child, in_thread
@@ -154,6 +167,43 @@ def test_a_wait_ends_when_another_process_has_ended_what_it_waits_for(interprete
 
     threading.Timer(0.1, lambda: ledger.record(RunCanceled("r1", 2.0, "tpujob cancel"))).start()
     assert interpreter.run(program()) == "woke"
+
+
+@pytest.mark.parametrize(("attempt", "lease", "over"), [
+    (None, None, False), (False, None, False), (True, None, True), (None, False, False), (None, True, True),
+    (False, True, True), ("unknown", None, False), (None, "unknown", False),
+])  # fmt: skip
+def test_a_wait_is_over_once_its_attempt_has_ended_or_its_lease_is_released(
+    attempt: Any, lease: Any, over: bool
+) -> None:
+    def known(name: str) -> Any:
+        if name == "unknown":
+            raise LedgerUnavailable("the disk is full")
+        return SimpleNamespace(state=SimpleNamespace(ended=name == "True"), down_at=9.0 if name == "True" else None)
+
+    world: Any = SimpleNamespace(ledger=SimpleNamespace(attempt=known, lease=known))
+    ids = [None if each is None else str(each) for each in (attempt, lease)]
+    assert Sleep(1.0, *ids).is_over(world) is over
+
+
+def test_each_effect_asks_its_part_of_the_world() -> None:
+    """The real world: the simulated one performs most of these effects itself."""
+    asked: list[Any] = []
+
+    def part(name: str) -> Any:
+        return lambda *args: asked.append((name, *args)) or name
+
+    world: Any = SimpleNamespace(
+        set_server_time=part("time"), arm=part("arm"), locks=SimpleNamespace(unlock=part("unlock")),
+        reach=SimpleNamespace(revoke_login=part("revoke")),
+    )  # fmt: skip
+    SetServerTime(5.0, 4.0).perform(world)
+    Unlock("a").perform(world)
+    RevokeLogin(cast(Any, "lease")).perform(world)
+    assert StartGuardian().perform(world) == "arm"
+    capable: Any = SimpleNamespace(cloud=SimpleNamespace(capabilities=NO_CLOUD))
+    assert LapsesAfter().perform(capable) == NO_CLOUD.timings.ttl_s - NO_CLOUD.timings.heartbeat_s
+    assert asked == [("time", 5.0, 4.0), ("unlock", "a"), ("revoke", "lease"), ("arm",)]
 
 
 def test_a_signal_that_another_thread_received_is_heard_all_the_same(interpreter: Interpreter) -> None:

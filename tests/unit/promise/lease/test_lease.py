@@ -7,10 +7,11 @@ from math import inf
 import pytest
 
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable
-from orchestrator.promise.lease.absence import Evidence, judge, settles_at
+from orchestrator.promise.lease.absence import Evidence, Released, Verdict, judge, settles_at, unchecked
 from orchestrator.promise.lease.access import (
     ANYWHERE,
     RELAY_RANGE,
+    SSH_PORT,
     AccessWish,
     Entrance,
     FirewallRule,
@@ -19,15 +20,22 @@ from orchestrator.promise.lease.access import (
     Route,
     Subnetwork,
     Via,
+    add_role,
+    admit_ssh,
     contradiction,
     describe,
+    enable,
     entrance,
     in_place,
     place_of,
+    reach_google,
+    reason,
     route,
+    route_out,
 )
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
 from orchestrator.promise.lease.lease import (
+    CANCEL,
     Created,
     CreateRefused,
     CreateSent,
@@ -52,6 +60,7 @@ from orchestrator.promise.lease.lease import (
     apply,
     release_reason,
 )
+from orchestrator.promise.lease.lease import DOWN as DOWN_BY_USER
 from orchestrator.promise.lease.run_spec import read
 from tests.fakes.leases import lease_and_request
 from tests.simulation.model.bench import CAN
@@ -90,6 +99,8 @@ PASSED = HandedToNextRun("x", 9.0, run="run2", handle="job2", deadline=500.0, bu
     (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),
     (replace(CREATING, sends=2, settled=True), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
     (replace(QUEUED, settled=True), Ready("x", 4.0), {"state": LeaseState.READY, "ready_at": 4.0, "deadline": 994.0}),
+    (replace(QUEUED, settled=True), Ready("x", 12.0), {"state": LeaseState.READY, "ready_at": 12.0}),
+    (CREATING, Settled("x", 9.0), {"settled": True}),
     (apply(QUEUED, Ready("x", 4.0)), Ready("x", 9.0), {}),
     (DETACHED, HeldUntil("x", 9.0, 99.0, FAILURE),
      {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"}),
@@ -134,6 +145,23 @@ def test_an_event_that_does_not_fit_the_state_is_refused(lease: Lease, event: Le
 ])  # fmt: skip
 def test_which_leases_may_be_released(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
     assert (release_reason(lease, now=now, owner_alive=owner_alive) is not None) is overdue
+
+
+def test_a_node_is_billed_from_its_create_and_a_queued_slice_from_ready() -> None:
+    assert (INTENT.billed_from, READY.billed_from) == (None, 1.0)
+    assert replace(READY, name=replace(READY.name, queued=True)).billed_from == 3.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"), [(CANCEL, CANCEL), (DOWN_BY_USER, DOWN_BY_USER), ("its job ended", None)]
+)
+def test_a_user_ends_a_slice_by_two_commands(reason: str, command: str | None) -> None:
+    assert replace(DOWN, reason=reason).canceled_by == command
+
+
+def test_a_teardown_that_was_cut_off_has_its_reason_or_one() -> None:
+    assert release_reason(DOWN, now=10.0, owner_alive=False) == "test"
+    assert release_reason(replace(DOWN, reason=""), now=10.0, owner_alive=False) == "its teardown was not finished"
 
 
 def test_results_of_a_detached_job_are_held_like_any_slice() -> None:
@@ -223,6 +251,12 @@ def test_a_queued_request_that_failed_exists_all_the_same_and_may_not_be_visible
     assert settles_at(queued, (failed(1),), 10.0, CAN, seen=True) is None
 
 
+def test_a_slice_about_which_nothing_was_asked_is_not_gone() -> None:
+    released = unchecked(LEASE, CloudUnavailable("no answer"))
+    verdict = Verdict(gone=False, missing=("no answer",), last_seen="unknown")
+    assert released == Released(LEASE, False, 0.0, verdict, deletes_sent=0, answer="")
+
+
 def test_a_create_that_succeeded_has_settled_once_its_slice_was_seen() -> None:
     assert settles_at(SENT, (done(1),), 10.0, CAN, seen=True) is None
     assert judge(SENT, Evidence(None, CLEAN, (done(1),), seen=True), 10.0, CAN).gone
@@ -239,6 +273,8 @@ BASTION = "ssh -W %h:%p bastion"
     (AccessWish(via="internal"), ProjectRules(), Route(Via.INTERNAL)),
     (AccessWish(ssh_proxy_command=BASTION), ProjectRules(), Route(Via.INTERNAL, BASTION)),
     (AccessWish(ssh_proxy_command=BASTION), FORBIDDEN, Route(Via.INTERNAL, BASTION)),
+    (AccessWish(via="internal", ssh_proxy_command=BASTION), FORBIDDEN, Route(Via.INTERNAL, BASTION)),
+    (AccessWish(os_login="auto"), REQUIRED, Route(os_login=True, user="")),
     (AccessWish(via="iap", ssh_proxy_command=BASTION), ProjectRules(), Route(Via.IAP)),
     (AccessWish(), REQUIRED, Route(os_login=True, user="")), (AccessWish(os_login="off"), REQUIRED, Route()),
     (AccessWish(os_login="on"), ProjectRules(), Route(os_login=True, user="")),
@@ -281,7 +317,44 @@ def test_a_slice_contradicts_only_what_a_wish_says(taken: Route, wish: AccessWis
 def test_the_way_to_one_worker_is_that_to_its_address() -> None:
     assert describe(Route(), 1) == "by its external address"
     assert describe(Route(Via.INTERNAL, BASTION), 1) == f"by its internal address, through `{BASTION}`"
-    assert describe(Route()) == "by their external addresses"
+    assert describe(Route()) == "by their external addresses" and SSH_PORT == 22
+
+
+FREE = "no policy is known to forbid external addresses"
+
+
+@pytest.mark.parametrize(("wish", "rules", "why"), [
+    (AccessWish(), ProjectRules(), FREE), (AccessWish(via="auto"), FORBIDDEN, "a policy forbids external addresses"),
+    (AccessWish(via="iap", ssh_proxy_command=BASTION), FORBIDDEN, "`via: iap` in `access:`"),
+    (AccessWish(ssh_proxy_command=BASTION), FORBIDDEN, "`ssh_proxy_command` in `access:`"),
+    (AccessWish(os_login="on"), REQUIRED, f"{FREE}; `os_login: on`"),
+    (AccessWish(os_login="off"), REQUIRED, f"{FREE}; `os_login: off`"),
+    (AccessWish(os_login="auto"), REQUIRED, f"{FREE}; a policy requires OS Login"),
+])  # fmt: skip
+def test_the_route_has_its_reason(wish: AccessWish, rules: ProjectRules, why: str) -> None:
+    assert reason(wish, rules) == why
+
+
+def test_each_command_that_opens_a_way_is_whole() -> None:
+    place = NetworkPlace("acme", "lab", "tpus", "us-east1")
+    subnetwork = Subnetwork("tpus", "us-east1", "lab", True)
+    bind = "`gcloud projects add-iam-policy-binding acme --member={} --role=roles/x`"
+    rule = "`gcloud compute firewall-rules create {0}-allow-{1} --network={0} --direction=INGRESS --allow=tcp:22 "
+    region = "--region=us-east1 --project=acme"
+    assert [
+        add_role("acme", "roles/x", "vm@acme.iam.gserviceaccount.com"), add_role("acme", "roles/x", "ada@example.com"),
+        add_role("acme", "roles/x", None), enable("acme", "tpu", "iap"), admit_ssh(place, through_relay=True),
+        admit_ssh(replace(place, network=None), through_relay=False), reach_google(place, subnetwork),
+        route_out("acme", "lab", "us-east1"),
+    ] == [
+        bind.format("serviceAccount:vm@acme.iam.gserviceaccount.com"), bind.format("user:ada@example.com"),
+        bind.format("user:YOU"), "`gcloud services enable tpu iap --project=acme`",
+        rule.format("lab", "iap") + "--source-ranges=35.235.240.0/20 --project=acme`",
+        rule.format("NETWORK", "ssh") + "--source-ranges=ADDRESS/32 --project=acme`",
+        "`gcloud compute networks subnets update tpus --region=us-east1 --enable-private-ip-google-access --project=acme`",
+        f"`gcloud compute routers create lab-router --network=lab {region}` and `gcloud compute routers nats create lab-nat "
+        f"--router=lab-router {region} --auto-allocate-nat-external-ips --nat-all-subnet-ip-ranges`",
+    ]  # fmt: skip
 
 
 def rule(name: str, *sources: str, priority: int = 1000, allows: bool = True, **said: object) -> FirewallRule:
@@ -302,6 +375,9 @@ PUBLIC = FirewallRule("public", "default", 1000, True, True, (IPv4Network("8.8.8
     ([WIDE, BLOCK], RELAY_RANGE, Entrance(False, ("block",))),
     ([rule("first", RELAY_RANGE, priority=100), BLOCK], RELAY_RANGE, Entrance(True, ("first",))),
     ([WIDE, rule("same", ANYWHERE, allows=False)], RELAY_RANGE, Entrance(False, ("same",))),
+    ([rule("two", "10.0.0.0/8", RELAY_RANGE)], RELAY_RANGE, Entrance(True, ("two",))),
+    ([rule("two", "10.0.0.0/8", "35.235.241.0/24", allows=False)], RELAY_RANGE, Entrance(None, ("two",))),
+    ([rule("two", "10.0.0.0/8", "8.8.8.0/24")], None, Entrance(None, ("two",))),
     ([RELAY, rule("part", "35.235.241.0/24", priority=1, allows=False)], RELAY_RANGE, Entrance(None, ("part",))),
     ([rule("elsewhere", ANYWHERE, network="other")], RELAY_RANGE, Entrance(False)),
     ([rule("web", ANYWHERE, covers_ssh=False)], RELAY_RANGE, Entrance(False)),

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from orchestrator.promise.lease.claim_labels import (
     read_claim,
     watchdog_acts_by,
 )
-from orchestrator.promise.lease.cloud_api import GOOGLE, SliceName, SliceState, SliceView, emulated
+from orchestrator.promise.lease.cloud_api import GOOGLE, NO_CLOUD, SliceName, SliceState, SliceView, emulated
 from orchestrator.promise.lease.guest_reports import CHIPS_ATTRIBUTE, problem, published, read_watchdogs
 from orchestrator.promise.lease.lease import (
     CANCEL,
@@ -239,6 +239,7 @@ def test_an_unreadable_claim_counts_from_creation_and_gets_a_remark(text: str | 
     claim = read_claim(view({key: value for key, value in written.items() if value is not None}), GOOGLE)
     assert claim.claimed_until == min(NOW + GOOGLE.provision_s + claim_labels.DEFAULT_LIFE_S, NOW + 86400)
     assert "tpujob-claimed-until" in claim.remarks[0]
+    assert claim_labels.DEFAULT_LIFE_S == 86400
 
 
 def test_without_labels_and_time_of_creation_there_is_no_claim() -> None:
@@ -250,6 +251,50 @@ def test_a_claim_ends_only_after_the_margin() -> None:
     assert expiry_reason(claim, NOW + GOOGLE.margin_s, GOOGLE) is None
     assert "claim" in str(expiry_reason(claim, NOW + GOOGLE.margin_s + 1, GOOGLE))
     assert "deadline" in str(expiry_reason(claim, NOW + 1000 + GOOGLE.margin_s + 1, GOOGLE))
+    assert expiry_reason(LabelClaim(NOW, NOW), NOW + GOOGLE.margin_s, GOOGLE) is None
+
+
+@pytest.mark.parametrize(("fields", "until"), [
+    ({"ready_at": NOW + 600}, NOW + 600 + GOOGLE.label_ttl_s), ({}, NOW + GOOGLE.label_ttl_s),
+    ({"ready_at": NOW + 600, "deadline": NOW + 900}, NOW + 900),
+])  # fmt: skip
+def test_once_ready_a_claim_no_longer_has_the_time_in_the_queue(fields: dict[str, Any], until: float) -> None:
+    assert claim_labels.claimed_until_once_ready(lease(**fields), GOOGLE) == until
+    slow = replace(GOOGLE, provision_s=5000.0)
+    assert claim_labels.claimed_until_once_ready(lease(), slow) == NOW + 5000.0 + GOOGLE.boot_s
+
+
+@pytest.mark.parametrize(("text", "until"), [("1800000009", 1_800_000_009.0), ("soon", 0.0), (None, 0.0)])
+def test_a_claim_label_that_cannot_be_read_claims_nothing(text: str | None, until: float) -> None:
+    assert claim_labels.read_claimed_until({} if text is None else {"tpujob-claimed-until": text}) == until
+
+
+@pytest.mark.parametrize(("found", "age_s", "adopted"), [
+    ({}, 600.0, {"handle": "mnist", "purpose": Purpose.HOLD, "created_at": NOW - 600, "sent_at": NOW - 600}),
+    ({"tpujob-name": "", "tpujob-mode": "run"}, None,
+     {"handle": "tpujob-owner0-0123456789", "purpose": Purpose.RUN, "created_at": NOW, "sent_at": NOW}),
+])  # fmt: skip
+def test_a_slice_that_the_ledger_does_not_know_is_adopted_to_be_released(
+    found: dict[str, str], age_s: float | None, adopted: dict[str, Any]
+) -> None:
+    marked = labels(lease(state=LeaseState.READY, ready_at=NOW, hold_until=NOW + 60), NOW, GOOGLE) | found
+    made = claim_labels.adopted(view(marked), cloud="google", now=NOW, age_s=age_s, usd_per_hour=9.6)
+    assert made == lease(
+        **adopted, runtime_version="v2", state=LeaseState.CREATING, sends=1, deadline=NOW, usd_per_hour=9.6
+    )
+    assert made is not None and (made.settled, made.slices) == (False, 1), "none of its creates was seen to end"
+    foreign = view(marked | {"tpujob-lease-id": "../x"})
+    assert claim_labels.adopted(foreign, cloud="google", now=NOW, age_s=None, usd_per_hour=None) is None
+
+
+def test_googles_periods_are_those_of_the_bounds_and_an_emulated_cloud_is_faster_but_in_provisioning() -> None:
+    """docs/bounds.md derives its bounds from them."""
+    assert astuple(GOOGLE) == (
+        *(60.0, 900.0, 180.0, 60.0, 1800.0, 4500.0, 600.0), *(2700.0, 3600.0, 120.0, 60.0, 300.0, 300.0),
+    )  # fmt: skip
+    assert astuple(emulated()) == astuple(replace(GOOGLE.scaled(30.0), provision_s=300.0))
+    assert emulated(10.0).provision_s == 900.0
+    assert (NO_CLOUD.visible_within_s, NO_CLOUD.settles_within_s) == (0.0, 0.0)
 
 
 def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
@@ -285,6 +330,7 @@ def report(worker: object = 0, **changes: object) -> dict[str, str]:
 
 def test_a_slice_is_armed_when_every_worker_reports_it() -> None:
     assert problem(read_watchdogs([report(), report(1)], 2)) is None
+    assert problem(()) == "the slice has no workers"
 
 
 UNPROVEN = {"armed": False, "permission": None}
@@ -328,6 +374,7 @@ def test_a_worker_that_reports_as_another_arms_neither() -> None:
     ([report()], "worker1: its watchdog has published nothing"),
     ([report(), report(None)], "worker1: its watchdog has published nothing that can be read"),
     ([report(), report(1.5)], "worker1: its watchdog has published nothing that can be read"),
+    ([{"tpujob/watchdog": "{"}, report()], "worker1: its watchdog has published nothing that can be read"),
     ([report(), report(True)], "worker1: its watchdog has published nothing that can be read"),
     ([report(), report(-1)], "worker1: its watchdog has published nothing"),
     ([report(), {}], "worker1: its watchdog has published nothing"),
@@ -338,7 +385,8 @@ def test_a_worker_that_reports_as_another_arms_neither() -> None:
     ([report(armed="yes"), report(1)], "not armed"),
 ])  # fmt: skip
 def test_any_other_report_is_a_problem_with_a_reason(published: list[dict[str, str]], why: str) -> None:
-    assert why in str(problem(read_watchdogs(published, 2)))
+    said = str(problem(read_watchdogs(published, 2)))
+    assert why in said and ("that can be read" in why) == ("that can be read" in said)
 
 
 def test_the_claim_that_a_watchdog_has_read_is_returned() -> None:

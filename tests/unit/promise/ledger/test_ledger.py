@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import SliceLost, UnknownLease
+from orchestrator.errors import SliceLost, UnknownLease, UnknownRun
 from orchestrator.promise.lease.lease import (
     Created,
     CreateSent,
@@ -25,13 +25,14 @@ from orchestrator.promise.lease.run_and_attempt import (
     Began,
     Leased,
     Moved,
+    RunCanceled,
     RunRecord,
 )
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger import file
 from orchestrator.promise.ledger.clocks import DATE_ERROR_S, DRIFT_S, QUICK_S, Anchor, Clocks, anchored, synchronized
 from orchestrator.promise.ledger.file import LedgerUnavailable
-from orchestrator.promise.ledger.ledger import KEPT_GC_RUNS, Ledger
+from orchestrator.promise.ledger.ledger import KEPT_GC_RUNS, ROOM_BYTES, KeptEnds, Ledger
 from orchestrator.promise.ledger.rows import GcRun
 from tests.fakes.leases import lease_and_request
 
@@ -155,6 +156,54 @@ def test_an_end_that_the_ledger_could_not_take_is_recorded_later_and_before_any_
     assert (ended.state, ended.exit_code, ended.ended_at, ended.detail) == (AttemptState.SUCCEEDED, 0, 2.0, "")
     ledger.record(AttemptEnded(killed.id, 4.0, AttemptState.INTERRUPTED))
     assert [*ledger.path.with_suffix(".ends").iterdir()] == []
+
+
+def test_what_is_not_there_is_said_to_be_unknown(ledger: Ledger) -> None:
+    for ask in (ledger.newest_run, lambda: ledger.run("x"), lambda: ledger.attempt("x"),
+                lambda: ledger.record(RunCanceled("x", 1.0, "tpujob cancel"))):  # fmt: skip
+        with pytest.raises(UnknownRun, match="there is no"):
+            ask()
+    run, attempt = began(ledger, "aaaaaaaaaa")
+    assert ledger.newest_run() == (run, attempt)
+
+
+def test_an_event_keeps_what_it_says_and_a_beginning_is_in_its_row(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease), CreateSent(lease.id, 5.0))
+    assert ledger.events(lease.id) == [
+        (lease.created_at, "intent", {}), (5.0, "sent", {"lease_id": lease.id, "at": 5.0}),
+    ]  # fmt: skip
+
+
+def test_a_column_with_a_text_that_is_no_json_reads_as_nothing(ledger: Ledger) -> None:
+    run, _ = began(ledger, "aaaaaaaaaa")
+    ledger._db.execute("update run set spec = 'none'")
+    assert ledger.run(run.id)[0].spec == RunSpec.of({})
+
+
+def test_ends_are_kept_for_this_user_only_as_far_as_there_is_room_and_whatever_the_disk_says(ledger: Ledger) -> None:
+    kept = KeptEnds(ledger.path.parent / "ends")
+    began_now = Began(RunRecord("r", "n", "j", "emulated", 1.0, "d"), Attempt("r-1", "r"))
+    end = AttemptEnded.by("r-1", 2.0, AttemptState.FAILED, SliceLost("x" * 1000))
+    kept.keep(end)  # the directory is not there
+    kept.follow(began_now)
+    path = ledger.path.parent / "ends" / "r-1"
+    assert (stat.S_IMODE(path.parent.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (0o700, 0o600)
+    files = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(40):
+        kept.keep(end)
+    assert path.stat().st_size == ROOM_BYTES and len([*Path("/proc/self/fd").iterdir()]) == files
+    ((name, ends),) = kept.every()
+    assert name == "r-1" and {*ends} == {end} and 10 < len(ends) < 40
+    path.unlink()
+    kept.keep(end)
+    assert [[*each] for _, each in kept.every()] == [[end]], "its file was taken away"
+
+
+def test_ends_that_are_kept_of_another_ledger_are_dropped(ledger: Ledger) -> None:
+    ledger._ends.follow(Began(RunRecord("r", "n", "j", "emulated", 1.0, "d"), Attempt("r-1", "r")))
+    ledger._ends.keep(AttemptEnded.by("r-1", 2.0, AttemptState.SUCCEEDED, None))
+    assert ledger.attempts_open() == [] and [*ledger._ends.every()] == []
 
 
 def test_gc_runs_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> None:

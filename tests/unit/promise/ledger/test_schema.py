@@ -201,6 +201,8 @@ def test_a_newer_ledger_is_read_takes_ends_and_refuses_the_rest_with_the_version
     assert ledger.lease(lease.id).understood, "what is to be deleted is deleted by every tpujob"
     ledger.record(Gone(lease.id, 2e9, "seen"), ResultsCollected(attempt.id, 2e9, AttemptState.FAILED))
     assert (ledger.lease(lease.id).state, ledger.attempt(attempt.id).state) == (LeaseState.GONE, AttemptState.FAILED)
+    ledger.cancel_sweep("a-sweep", 2e9)
+    assert ledger.is_canceled("a-sweep")
     ledger.close()
     with closing(sqlite3.connect(old)) as database:  # where it has words of its own, it keeps them
         assert database.execute("select purpose, held_for, colour from lease where id = ?", (lease.id,)).fetchall() == [

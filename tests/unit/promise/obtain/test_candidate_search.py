@@ -12,13 +12,17 @@ import pytest
 from orchestrator import errors
 from orchestrator.promise.effects.cloud import Create
 from orchestrator.promise.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via, route
+from orchestrator.promise.lease.cloud_api import Listing, QueueTerms, SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState, ReleaseBegan
+from orchestrator.promise.lease.run_and_attempt import Began, RunCanceled
 from orchestrator.promise.obligations import Obligations, release_owed
-from orchestrator.promise.obtain import refusals
+from orchestrator.promise.obtain import candidate_search, refusals
 from orchestrator.promise.obtain.candidate_search import LoserRelease, Search, find
 from orchestrator.promise.obtain.drafts import Draft
+from orchestrator.text.units import format_usd_per_hour
 from tests.fakes.leases import lease_and_request, queued
-from tests.simulation.model.bench import CAN, Bench
+from tests.fakes.scripted_cloud import ScriptedCloud
+from tests.simulation.model.bench import CAN, Bench, job
 from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.faults import CallOutcome, FaultInjector
 from tests.simulation.scenarios.commands import rerouted
@@ -52,7 +56,18 @@ class Drafts:
 
 
 def search(world: Bench, search: Search, owed: Obligations | None = None) -> Lease:
-    return world.drive(find(search, CAN, owed or Obligations()))
+    """Search; whoever types Ctrl+C is heard whenever a create leaves, and at the end."""
+    world.effects.clear()
+    found = None
+    try:
+        found = world.drive(find(search, CAN, owed or Obligations()))
+    finally:
+        masked = False
+        for name in world.names:
+            masked = name == "MaskSignals" or (masked and name != "UnmaskSignals")
+            assert not (masked and name == "Create")
+        assert not (masked and found is not None)
+    return found
 
 
 def created(world: Bench) -> list[str]:
@@ -80,6 +95,7 @@ def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: Bench) ->
     drafts, began = Drafts(world, A, B), world.time
     with pytest.raises(errors.CapacityError) as raised:
         search(world, Search(drafts.make(), wait_s=900, drafter=drafts))
+    assert world.count("Create") < 30, "each of them counts against a quota"
     assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
 
 
@@ -372,6 +388,180 @@ def test_down_of_one_candidate_ends_the_race(world: Bench, when: Callable[[Bench
     race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
     with pytest.raises(errors.Vanished, match=said):
         world.drive(find(race, CAN, Obligations()), between=another_terminal)
+
+
+@pytest.mark.parametrize("how", ["one by one", "in a race", "by another way"])
+def test_a_create_that_failed_and_is_not_proven_gone_ends_the_search(world: Bench, how: str) -> None:
+    """Of two slices, the second would be one too many."""
+    drafts = Drafts(world, A, B, through=queued if how == "in a race" else lambda draft: draft)
+    world.settings.forbid_external_ips = how == "by another way"
+    if how != "by another way":
+        world.plan.refusing = {A: errors.CapacityError("no capacity"), B: errors.CapacityError("no capacity")}
+    world.settings.unreachable = [A, B]
+    owed = Obligations()
+    with pytest.raises(errors.TeardownUnproven, match="not proven gone"):
+        search(world, Search(drafts.make(), wait_s=600, race=how == "in a race", drafter=drafts), owed)
+    assert owed.unproven and len({*created(world)}) == (2 if how == "in a race" else 1)
+
+
+def test_a_canceled_run_asks_for_no_other_candidate_and_keeps_which_were_tried(world: Bench) -> None:
+    attempt = job(world).attempt
+    for racing, canceled in ((False, False), (True, False), (False, True)):
+        run = replace(job(world).run, id=f"run{racing}{canceled}")
+        began = replace(attempt, id=f"{run.id}-1", run_id=run.id)
+        world.ledger.record(Began(run, began))
+        world.plan.refusing = {A: errors.CapacityError("none"), C: errors.CapacityError("none")}
+        drafts = Drafts(world, A, C, B, through=queued if racing else lambda draft: draft)
+        drafts.made = len(world.ledger.leases())
+        if canceled:
+            world.ledger.record(RunCanceled(run.id, world.time, "tpujob cancel"))
+            with pytest.raises(errors.Canceled):
+                search(world, Search(drafts.make(), attempt=began.id))
+            assert created(world) == []
+            return
+        lease = search(world, Search(drafts.make(), wait_s=60, race=racing, attempt=began.id))
+        kinds = [kind for _, kind, _ in world.ledger.events(began.id)]
+        assert lease.name.zone == B and kinds.count("tried") == 2
+
+
+def racers(*prices: float | None) -> tuple[Any, list[Draft]]:
+    """Return a race, and drafts of these prices that wait in it."""
+    drafts = [queued(lease_and_request(n)) for n in range(len(prices))]
+    drafts = [Draft(replace(d.lease, usd_per_hour=price), d.request) for d, price in zip(drafts, prices, strict=True)]
+    race = candidate_search._Race(candidate_search._SearchState(Search(()), CAN, Obligations(), 0.0))
+    race.waiting = {draft.lease.id: draft for draft in drafts}
+    return race, drafts
+
+
+@pytest.mark.parametrize(("prices", "shown"), [
+    ([9.6, 9.6], "about $9.60/h"), ([9.6, 4.8], "about $9.60/h at most"), ([9.6, None], format_usd_per_hour(None)),
+])  # fmt: skip
+def test_the_price_of_a_race_is_that_of_the_dearest(prices: list[float | None], shown: str) -> None:
+    assert racers(*prices)[0].price == shown
+
+
+@pytest.mark.parametrize(("late_s", "state", "recorded", "outcome"), [
+    (-1.0, SliceState.CREATING, True, "waits"), (0.0, SliceState.CREATING, True, "dropped"),
+    (0.0, SliceState.READY, True, "ready"), (0.0, None, False, "dropped"),
+])  # fmt: skip
+def test_a_racer_that_is_not_ready_in_time_is_dropped_at_once(
+    late_s: float, state: SliceState | None, recorded: bool, outcome: str
+) -> None:
+    race, (draft,) = racers(9.6)
+    cloud = ScriptedCloud({"DeleteAll": [(None,)]})
+    ready_by = cloud.now - CAN.timings.provision_s - late_s
+    lease = replace(draft.lease, state=LeaseState.CREATING, ready_by=ready_by, operation="c", sends=1, settled=True)
+    race.waiting = {lease.id: Draft(lease, draft.request)}
+    if state is not None:
+        cloud.replies["Get"] = [SliceView(lease.name, state, state.name, "v5litepod-8", "r", {})]
+    cloud.ledger = {lease.id: lease} if recorded else {}
+    if recorded:
+        check = cloud.drive(race.first_ready())
+        assert (check is not None) is (outcome == "ready") and (lease.id in race.waiting) is (outcome != "dropped")
+        assert ("DeleteAll" in cloud.calls) is (outcome == "dropped")
+        assert not race.dropped or "was not ready in time" in race.dropped[lease.id][1]
+    else:
+        cloud.ledger_fails = errors.UnknownLease("it was never recorded")
+        cloud.drive(race._drop(race.waiting[lease.id], errors.CapacityError("none")))
+        assert cloud.calls == [] and [*race.dropped] == [lease.id]
+
+
+@pytest.mark.parametrize("racing", [False, True])
+def test_queued_candidates_are_asked_for_at_once_only_in_a_race_and_share_the_time_otherwise(
+    world: Bench, racing: bool
+) -> None:
+    world.full(A, B)
+    most: list[int] = []
+    drafts = Drafts(world, A, B, through=queued)
+    race = Search(drafts.make(), wait_s=600, race=racing)
+    with pytest.raises(errors.CapacityError):
+        world.drive(find(race, CAN, Obligations()), between=lambda world: most.append(len(alive(world))))
+    valid = [
+        each.request.queue.valid_for_s for each in world.effects if isinstance(each, Create) and each.request.queue
+    ]
+    assert max(most) == (2 if racing else 1)
+    assert valid == [pytest.approx(each, abs=40) for each in ((600, 600) if racing else (300, 300))]
+
+
+def test_what_one_place_lacks_of_one_type_excludes_no_other_type_there(world: Bench) -> None:
+    small, large = Drafts(world, A, A).make()
+    large = Draft(
+        replace(large.lease, accelerator_type="v5litepod-16"), replace(large.request, accelerator_type="v5litepod-16")
+    )
+    world.plan.refusing = {A: errors.BadRequest("it has none", scope="place")}
+    with pytest.raises(errors.BadRequest):
+        search(world, Search((small, large)))
+    assert len(created(world)) == 2
+
+
+def test_down_while_a_race_begins_ends_it(world: Bench) -> None:
+    drafts = Drafts(world, A, B, through=queued).make()
+
+    def another_terminal(world: Bench) -> None:
+        if world.last == "StartGuardian" and world.ledger.lease("0000000000").down_at is None:
+            world.ledger.record(ReleaseBegan("0000000000", world.time, "tpujob down"))
+
+    with pytest.raises(errors.Vanished, match="was released by another tpujob command"):
+        world.drive(find(Search(drafts, wait_s=60, race=True), CAN, Obligations()), between=another_terminal)
+    assert world.count("Create") == 0
+
+
+def test_a_dropped_racer_that_is_gone_is_owed_no_more() -> None:
+    race, (draft,) = racers(9.6)
+    lease = replace(draft.lease, state=LeaseState.CREATING, operation="c", sends=1, settled=True)
+    race.dropped, race.owed.losers = {lease.id: (Draft(lease, draft.request), "it is full")}, [lease]
+    cloud = ScriptedCloud({"ListSlices": [Listing(())]}, ledger={lease.id: lease})
+    cloud.drive(race.release_dropped(0.0))
+    assert (race.dropped, race.owed.losers, cloud.unlocked) == ({}, [], [lease.id]) and cloud.calls[
+        -1
+    ] == "UnmaskSignals"
+    assert cloud.log[-1] == "v5litepod-8 us-central1-a   it is full (released: absent)"
+
+
+def test_losers_are_released_beside_the_job_one_pass_now_and_then() -> None:
+    leases = [lease_and_request(n).lease for n in range(2)]
+    leases = [replace(each, state=LeaseState.CREATING, operation="c", sends=1, settled=True) for each in leases]
+    owed, cloud = Obligations(losers=list(leases)), ScriptedCloud(ledger={each.id: each for each in leases})
+    there = SliceView(
+        leases[1].name, SliceState.DELETING, "DELETING", "v5litepod-8", "r", {"tpujob-lease-id": leases[1].id}
+    )
+    cloud.replies = {"DeleteAll": [(None, None)], "Get": [None, there, there, None], "ListSlices": [Listing(())]}
+    losers = LoserRelease(owed, CAN)
+    cloud.drive(losers.tick())
+    assert [each.id for each in owed.losers] == [leases[1].id] and cloud.unlocked == [leases[0].id]
+    assert cloud.log[-1] == f"{leases[0].name.node} absent: out of the race, in us-central1-a"
+    assert cloud.calls[-1] == "UnmaskSignals"
+    calls = len(cloud.calls)
+    cloud.drive(losers.tick())
+    assert len(cloud.calls) == calls, "the last pass was a moment ago"
+    for _ in range(2):
+        cloud.now += candidate_search.LOOK_S
+        cloud.drive(losers.tick())
+    assert owed.losers == [] and cloud.unlocked == [each.id for each in leases]
+    calls = len(cloud.calls)
+    cloud.now += candidate_search.LOOK_S
+    cloud.drive(losers.tick())
+    assert len(cloud.calls) == calls
+
+
+@pytest.mark.parametrize(("changed", "shown"), [
+    ({}, "v5litepod-8 us-central1-a"), ({"spot": True}, "v5litepod-8 us-central1-a spot"),
+    ({"reserved": True, "queue": QueueTerms(60.0, "x")}, "v5litepod-8 us-central1-a reserved, queued"),
+    ({"queue": QueueTerms(60.0, "x", 3600.0)}, "v5litepod-8 us-central1-a flex-start"),
+])  # fmt: skip
+def test_a_candidate_is_shown_with_how_it_is_asked_for(changed: dict[str, Any], shown: str) -> None:
+    assert candidate_search.describe_candidate(replace(lease_and_request().request, **changed)) == shown
+
+
+def test_the_words_about_a_reservation_are_kept(world: Bench) -> None:
+    world.plan.refusing = {A: errors.CapacityError("the reservation is full"), B: errors.CapacityError("no capacity")}
+    plain, reserved = Drafts(world, A, B).make()
+    for reserve in (False, True):
+        asked = [plain, Draft(reserved.lease, replace(reserved.request, reserved=reserve))]
+        with pytest.raises(errors.CapacityError) as raised:
+            search(world, Search(tuple(asked)))
+        assert ("the reservation is full" in raised.value.message) is reserve
+        plain, reserved = (lease_and_request(n, zone=zone, now=world.time) for n, zone in ((7, A), (8, B)))
 
 
 def test_a_zone_that_does_not_reply_is_followed_by_the_next(world: Bench) -> None:
