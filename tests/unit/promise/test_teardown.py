@@ -30,7 +30,11 @@ RUNS, DONE = Operation("d", False, "delete"), Operation("d", True, "delete")
 FAILED = replace(DONE, error=CloudError("internal"))
 AWAY, DENIED = CloudUnavailable("no answer"), AuthError("denied")
 SETTLED = {"operation": "c", "settled": True}
-DEFAULTS = {"Delete": [DONE], "ListSlices": [Listing(())], "ListOperations": [Listing((CREATED,))]}
+DEFAULTS: dict[str, list[Any]] = {
+    "Delete": [DONE],
+    "ListSlices": [Listing(())],
+    "ListOperations": [Listing((CREATED,))],
+}
 
 
 def lease(**fields: Any) -> Lease:
@@ -40,7 +44,7 @@ def lease(**fields: Any) -> Lease:
 class Cloud(ScriptedCloud):
     def release(self, *leases: Lease, budget_s: float = 600.0) -> list[Released]:
         self.ledger |= {each.id: each for each in leases}
-        self.replies = {**DEFAULTS, **self.replies}
+        self.replies = DEFAULTS | self.replies
         return self.drive(release_all([(each, "test") for each in leases], CAN, budget_s=budget_s))
 
 

@@ -92,7 +92,8 @@ def test_each_create_that_leaves_is_counted_until_its_reply_is_known(
 
 def test_a_cloud_that_does_not_reply_is_given_up_after_a_minute() -> None:
     for name in ("ListSlices", "Create"):
-        made = cloud(**{name: [AWAY]})
+        replies: dict[str, Any] = {name: [AWAY]}
+        made = cloud(**replies)
         with pytest.raises(CloudUnavailable):
             made.drive(create_slice(*PLAIN, CAN))
         assert 30 < made.now - BEGAN < 62

@@ -83,8 +83,8 @@ def test_after_a_refusal_the_way_is_another_one_or_none(tmp_path: Path) -> None:
     learned: list[CloudError] = []
     refusal = BadRequest("no external addresses")
     made = drafter(tmp_path)
-    known = {"rules": lambda: ProjectRules(no_external_addresses=bool(learned)), "learn": learned.append}
-    made = replace(made, site=replace(made.site, **known))
+    site = replace(made.site, rules=lambda: ProjectRules(no_external_addresses=bool(learned)), learn=learned.append)
+    made = replace(made, site=site)
     assert made.reroute(Route(), refusal) == Route(Via.IAP) and learned == [refusal]
     assert made.reroute(Route(Via.IAP), refusal) is None
     assert drafted(made).request.external_ips is False and drafted(drafter(tmp_path)).request.external_ips is True
