@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from orchestrator.errors import CloudError, CloudUnavailable
-from orchestrator.places.tpu.api import client
+from orchestrator.places.tpu.api import create_request
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.vms import stay
 from orchestrator.promise import recover, release, renewal
@@ -214,7 +214,7 @@ def node_only_proof() -> Iterator[None]:
 @mutant("waiting_in_queue")
 def request_outlives_wait() -> Any:
     """A queued request waits longer than asked for."""
-    return patch.object(client, "_seconds", lambda seconds: f"{int(seconds) + 3600}s")
+    return patch.object(create_request, "_seconds", lambda seconds: f"{int(seconds) + 3600}s")
 
 
 @replaces(recover, "release_all", "killed_in_a_race")
