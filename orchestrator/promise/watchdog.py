@@ -453,7 +453,7 @@ class Vm:
         return None if text is None else text.decode("utf-8", "replace")
 
     def job(self) -> tuple[str, float | None, int | None]:
-        """Return the state of the newest `main` phase; files and locks as in phase.py."""
+        """Return the state of the newest `main` phase; files and locks as in vm/files/phases.py."""
         phase = self._main_phase()
         if phase is None:
             return "none", None, None

@@ -31,11 +31,8 @@ OTHER_NAME = {"min": "max", "max": "min", "any": "all", "all": "any"}
 COMPARING_CALLS = ("startswith", "endswith")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WORDS = ("Report", "log", "print")  # calls and effects that only tell something
-SAFEGUARDS = (
-    "hint",
-    "strict",
-    "flush",
-)  # named arguments that are words, an assertion, or for a log that someone follows
+# Named arguments that are words, an assertion, or for a log that someone follows.
+SAFEGUARDS = ("hint", "strict", "flush")
 BOUNDARIES = {(ast.Lt, ast.LtE), (ast.LtE, ast.Lt), (ast.Gt, ast.GtE), (ast.GtE, ast.Gt)}
 # Two times are equal for an instant of no length: `<` for `<=` is no other program there.
 TIME = re.compile(r"now\b|Now\(|deadline|until|_(s|at|by)\b")

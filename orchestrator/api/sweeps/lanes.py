@@ -138,7 +138,7 @@ class Board:
 
     @property
     def counts(self) -> str:
-        """Return how far it is; see `progress.counts_of`."""
+        """Return how far it is; see `sweep_progress.counts_of`."""
         with self._lock:
             running = dict.fromkeys(islice(self._running, self.running), str(AttemptState.RUNNING))
             return counts_of([running.get(each.number, each.state) for each in self.results()])

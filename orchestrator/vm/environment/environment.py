@@ -250,7 +250,7 @@ sys.exit({function}())
 
 def lent_to(base: Path, python: Path) -> Path | None:
     """Return the directory of what an emulated worker lends to environments of this Python; None where that is nothing."""
-    lent = base.parent.parent / "tpujob-lent"  # emulator.vms.pythons writes it
+    lent = base.parent.parent / "tpujob-lent"  # `cloud_tpu_emulator.vms.pythons` writes it
     if not lent.is_dir():
         return None
     version = version_of(python)

@@ -56,7 +56,7 @@ class Drafts:
 
 
 def search(world: Bench, search: Search, owed: Obligations | None = None) -> Lease:
-    """Search; whoever types Ctrl+C is heard whenever a create leaves, and at the end."""
+    """Search; Ctrl+C is heard whenever a create leaves, and at the end."""
     world.effects.clear()
     found = None
     try:
