@@ -278,9 +278,14 @@ class World(Cli):
     # -- checks --
 
     def unclaimed_s(self, since: float) -> float:
-        """Return how long anything was billed after the claim had ended."""
+        """Return how long anything was billed after the claim had ended: slices side by side count once."""
         now = time.time()
-        return sum(max(0.0, (bill["until"] or now) - max(since, bill["since"])) for bill in self.bills())
+        seconds, counted_to = 0.0, since
+        for bill in sorted(self.bills(), key=lambda bill: bill["since"]):
+            until = bill["until"] or now
+            seconds += max(0.0, until - max(counted_to, bill["since"]))
+            counted_to = max(counted_to, until)
+        return seconds
 
     def check_bound(self, what: str, since: float, bound_s: float) -> None:
         """Check that nothing was billed unclaimed for longer than the bound."""
