@@ -18,7 +18,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"", r"a bug in tpujob|without an error|and no error|not installed beside|from this installation"),
         (r"places/google/error_translation", r"^(the call to|\{host\} answered (\{http\} \{status\}|something))"),
         (r"places/tpu/api/(calls|replies)", r"^(the (API|emulator|queued)|two VMs|worker \{index\}|asked for)"),
-        (r"places/google/project_access", r"pages"),
+        (r"places/google/project_setup", r"pages"),
         (
             r"places/tpu/api/(client|create_request|calls)",
             r"differ in|UUID|has to be valid|exclude|an operation|up to 7 days",
@@ -46,7 +46,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
         (r"hosts/iap/|api/guarantee/access_checks", r""),
         (r"hosts/ssh/dial", r"instance"),
-        (r"places/google/project_access|places/vms/reach", r"OS Login|profile|key"),
+        (r"places/google/os_login|places/vms/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
         (r"places/gke/(?!check)", r"^(?!.*was released)"),
@@ -56,7 +56,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "No usable credentials": (
         (
-            r"places/google/(credentials|project_access)",
+            r"places/google/(credentials|os_login)",
             r"^(?!.*(emulat|ENDPOINT|TOKEN_FILE|real credentials|\{problem\}))",
         ),
         (r"gcloud_config", r"CREDENTIALS|default credentials|cannot be read"),

@@ -25,7 +25,7 @@ import pytest
 
 from cloud_tpu_emulator.daemon import control
 from orchestrator.cli import main
-from orchestrator.cli.console import console
+from orchestrator.cli.console import output
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.ledger import Ledger
@@ -323,7 +323,7 @@ class Tpujob(Cli):
             raise _Ended(code)
 
         self.capfd.readouterr()
-        console.console.cache_clear()
+        output.console.cache_clear()
         self.monkeypatch.setattr(sys, "argv", ["tpujob", *words])
         with self.monkeypatch.context() as patch:
             patch.setattr(os, "_exit", end)

@@ -7,7 +7,7 @@ nothing outside its own environment, so another version of a lent package is ins
 package cannot be uninstalled.
 
 Virtual environments that a job makes from such a Python are lent the same: `tpujob-lent/` beside its `bin/` holds what
-`vm.environment.environment` adds to them, for Python the path of the links, for pip and uv the metadata of the packages.
+`vm.environment.virtualenv` adds to them, for Python the path of the links, for pip and uv the metadata of the packages.
 """
 
 from __future__ import annotations

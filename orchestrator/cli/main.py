@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from orchestrator.cli.command_table import COMPLETION, LIGHT, load
-from orchestrator.cli.console.console import console, exit_code, forget_clients
+from orchestrator.cli.console.output import console, exit_code, forget_clients
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
 

@@ -18,8 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 from orchestrator import __version__
 from orchestrator.cli import command_table
 from orchestrator.cli.command_table import COMMANDS, GROUPS, children
-from orchestrator.cli.console.console import console
-from orchestrator.cli.console.renderer import Console
+from orchestrator.cli.console.console import Console
+from orchestrator.cli.console.output import console
 from orchestrator.cli.options import AFTER_DASHES, Argument, Option
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}

@@ -3,7 +3,7 @@
 The working directory is the attempt's `work/`, into which the code was unpacked.
 
 The name of an environment is a hash of everything that was asked for, so a worker that has one of that name has what the job
-needs. `vm.environment.environment` makes it. Scripts are shipped as files, never passed to a shell.
+needs. `vm.environment.virtualenv` makes it. Scripts are shipped as files, never passed to a shell.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ VERBS = {  # verb: the module that has a function of that name
     "tpu_metrics": "agent.chips",
     "chips": "agent.chips",
     "upload": "buckets.upload",
-    "environment": "environment.environment",
+    "environment": "environment.virtualenv",
     "data": "buckets.data",
     "local": "agent.local",
     "pod": "pod.pod",

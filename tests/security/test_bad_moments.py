@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.api.session.session import Session
 from orchestrator.cli import main
-from orchestrator.cli.console.console import console
+from orchestrator.cli.console.output import console
 from orchestrator.text import names
 from tests.cli_fixture import Said, Tpujob
 from tests.contract.commands.test_gc import NODES, make

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.api.session.events import Metrics, Progress, Running
-from orchestrator.cli.console import console, tables
+from orchestrator.cli.console import output, tables
 from orchestrator.errors import UserError
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collector import ArchivePart, Collector
@@ -281,16 +281,16 @@ def _run(tpujob: Tpujob) -> str:
 
 @pytest.mark.parametrize("hostile", [CLIPBOARD, TITLE, "\x1b[2J", "\x9b31m", "\u202e", "\r", "\x08"])
 def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
-    console.console.cache_clear()
-    voice = console.console()
+    output.console.cache_clear()
+    voice = output.console()
     voice.notice("note", f"a{hostile}b")
     voice.alert(f"a{hostile}b\nsecond line")
     voice.reporter.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
-    console.emit(f"a{hostile}b\tc")
+    output.emit(f"a{hostile}b\tc")
     out, err = capfd.readouterr()
     assert not CONTROLS.search(out + err)
     assert err == "note     ab\nab\nsecond line\nab\nhint: cd\n" and out == "ab\tc\n"
-    console.console.cache_clear()
+    output.console.cache_clear()
 
 
 @pytest.mark.parametrize("hostile", [CLIPBOARD, TITLE, "\x1b[2J", "\x9b31m", "\u202e", "\r", "\x08", "[blink]", "[/]"])
@@ -302,26 +302,26 @@ def test_cells_and_the_live_line_are_text_whoever_wrote_them(
     monkeypatch.setenv("NO_COLOR", "1")
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
-    console.console.cache_clear()
+    output.console.cache_clear()
     cells = [f"a{hostile}b", f"{hostile}READY"]
     tables.print_table(("NAME", "STATE"), [cells], states=(1,), wraps=(0,))
-    console.console().show(Running("r", "main", "google", 0.0, 60.0, 0.1, 9.6))
+    output.console().show(Running("r", "main", "google", 0.0, 60.0, 0.1, 9.6))
     for event in (Metrics(0, 1, {f"lo{hostile}ss": 1.0}), Progress("ship", f"a{hostile}b")):
-        console.console().show(event)
-        console.console()._live()._draw()  # as the clock does
-    console.console().quiet()
+        output.console().show(event)
+        output.console()._live()._draw()  # as the clock does
+    output.console().quiet()
     out, err = capfd.readouterr()
     drawn = out + re.sub("\r\x1b\\[K", "", err)
     assert not CONTROLS.search(drawn) and "READY" in out
     if "[" in hostile and "\x1b" not in hostile:
         assert f"a{hostile}b" in out and f"a{hostile}b" in err
-    console.console.cache_clear()
+    output.console.cache_clear()
 
 
 def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> None:
-    console.console.cache_clear()
+    output.console.cache_clear()
     hostile = f"{CLIPBOARD}\x9b31m\u202e"
-    console.emit_json({"detail": hostile, "ä": "ü"})
+    output.emit_json({"detail": hostile, "ä": "ü"})
     out = capfd.readouterr().out
     assert not CONTROLS.search(out) and json.loads(out) == {"detail": hostile, "ä": "ü"}
 

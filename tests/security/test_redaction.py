@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_tpu_emulator.daemon import control
-from orchestrator.cli.console import console
+from orchestrator.cli.console import output
 from orchestrator.job.rules.env import secret_sources, secret_values
 from orchestrator.text import redaction
 from orchestrator.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
@@ -256,16 +256,16 @@ def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pyt
 
 
 def test_json_keeps_its_form_when_a_number_looks_like_a_secret(capfd: pytest.CaptureFixture[str]) -> None:
-    console.console.cache_clear()
-    console.console().secrets.add("123456", TOKEN)
-    console.emit_json({"size_bytes": 1234567, "text": [f"a {TOKEN}"], TOKEN: None})
+    output.console.cache_clear()
+    output.console().secrets.add("123456", TOKEN)
+    output.emit_json({"size_bytes": 1234567, "text": [f"a {TOKEN}"], TOKEN: None})
     assert json.loads(capfd.readouterr().out) == {"size_bytes": 1234567, "text": [f"a {MASK}"], MASK: None}
-    console.console.cache_clear()
+    output.console.cache_clear()
 
 
 def test_the_emulators_token_is_never_shown(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
     assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n")).returncode == 0
-    console.console().notice("note", f"the token is {tpujob.emulator.token}")
+    output.console().notice("note", f"the token is {tpujob.emulator.token}")
     assert f"the token is {MASK}" in capfd.readouterr().err
 
 

@@ -12,7 +12,7 @@ from orchestrator.api.guarantee.health_checks import HealthCheck, SliceHealth, f
 from orchestrator.api.session.session import Session
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
 from orchestrator.hosts import iap
-from orchestrator.places.google import project_access
+from orchestrator.places.google import project_setup
 from orchestrator.places.vms.plans import rules_of
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease import access
@@ -99,7 +99,7 @@ class _Asked:
                 return check()
             except CloudError as error:
                 service, what = (
-                    project_access.disabled_api(error),
+                    project_setup.disabled_api(error),
                     f"not known {QUESTIONS[name].format(self._source())}",
                 )
                 if service is None:
@@ -140,7 +140,7 @@ class _Asked:
             logins = self.reach.logins()
             logins.keys(self.project)
         except CloudError as error:
-            service = project_access.disabled_api(error)
+            service = project_setup.disabled_api(error)
             if service is None:
                 return failed(name, error)
             fix = commands.enable(self.project, service)

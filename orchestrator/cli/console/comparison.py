@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.console.console import emit, emit_json, emit_lines, emit_wrapped
+from orchestrator.cli.console.output import emit, emit_json, emit_lines, emit_wrapped
 from orchestrator.cli.console.tables import print_table
 
 if TYPE_CHECKING:

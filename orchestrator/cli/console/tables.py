@@ -10,8 +10,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.console.console import console, emit
-from orchestrator.cli.console.renderer import BOLD, ESCAPES, RESET, color_of, has_color
+from orchestrator.cli.console.console import BOLD, ESCAPES, RESET, color_of, has_color
+from orchestrator.cli.console.output import console, emit
 from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.places.google import error_translation as error_translation
     from orchestrator.places.google import fetch as fetch
     from orchestrator.places.google import objects as objects
-    from orchestrator.places.google import project_access as project_access
+    from orchestrator.places.google import os_login as os_login
+    from orchestrator.places.google import project_setup as project_setup
 else:
     __getattr__ = modules_of(__name__)

@@ -21,7 +21,8 @@ from orchestrator.promise.obtain.login_key import COMMENT, create_key
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.fleet import Fleet
     from orchestrator.hosts.iap.dialer import Relay
-    from orchestrator.places.google.project_access import Apis, LoginKey, OsLogin, ProjectSetup
+    from orchestrator.places.google.os_login import LoginKey, OsLogin
+    from orchestrator.places.google.project_setup import Apis, ProjectSetup
     from orchestrator.promise.lease.cloud_api import Bearer, WorkerAddress
     from orchestrator.promise.lease.lease import Lease
 
@@ -110,14 +111,14 @@ class Reach:
 
     def setup(self, project: str) -> ProjectSetup:
         """Return what tells how a project is set up for access."""
-        return google.project_access.ProjectSetup(project, self._apis())
+        return google.project_setup.ProjectSetup(project, self._apis())
 
     def _apis(self, *scopes: str) -> Apis:
         """Return Google's APIs, or the emulator in their place. `scopes`: what the token is for."""
         emulator = self.emulator()
         if emulator is None:
-            return google.project_access.Apis(google.credentials.GoogleToken(*scopes))
-        return google.project_access.Apis(_emulator_bearer(emulator), emulator.url)
+            return google.project_setup.Apis(google.credentials.GoogleToken(*scopes))
+        return google.project_setup.Apis(_emulator_bearer(emulator), emulator.url)
 
     def relay(self) -> Relay:
         """Return the relay of IAP."""
@@ -128,7 +129,7 @@ class Reach:
         if self._os_login is None:
             apis = self._apis(google.credentials.SCOPE, google.credentials.EMAIL_SCOPE)
             named = apis.bearer.account if isinstance(apis.bearer, google.credentials.GoogleToken) else None
-            self._os_login = google.project_access.OsLogin(named or google.project_access.account_of(apis), apis)
+            self._os_login = google.os_login.OsLogin(named or google.os_login.account_of(apis), apis)
         return self._os_login
 
 

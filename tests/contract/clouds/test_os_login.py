@@ -17,9 +17,10 @@ from cloud_tpu_emulator.daemon import control
 from orchestrator import catalog
 from orchestrator.errors import AuthError, QuotaError, Vanished
 from orchestrator.places.desk import Emulator as EmulatorPlace
-from orchestrator.places.google import project_access
+from orchestrator.places.google import project_setup
 from orchestrator.places.google.credentials import EmulatorToken
-from orchestrator.places.google.project_access import Apis, OsLogin, ProjectSetup, account_of
+from orchestrator.places.google.os_login import OsLogin, account_of
+from orchestrator.places.google.project_setup import Apis, ProjectSetup
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease.access import ANYWHERE, RELAY_RANGE, Route, entrance
 from orchestrator.promise.lease.lease import Lease
@@ -289,14 +290,14 @@ def test_an_api_that_is_not_enabled_is_named(
     patched.patch_settings(disabled_apis=[service])
     with pytest.raises(AuthError) as caught:
         ask(setup)
-    assert project_access.disabled_api(caught.value) == service
+    assert project_setup.disabled_api(caught.value) == service
 
 
 def test_a_permission_that_is_missing_is_not_an_api_that_is_not_enabled(patched: Emulator, setup: ProjectSetup) -> None:
     patched.patch_settings(missing_permissions=["compute.subnetworks.list"])
     with pytest.raises(AuthError) as caught:
         setup.subnetworks()
-    assert project_access.disabled_api(caught.value) is None
+    assert project_setup.disabled_api(caught.value) is None
 
 
 @pytest.mark.ci

@@ -16,7 +16,7 @@ from orchestrator.cli import completion, typer_app
 from orchestrator.cli import main as dispatching
 from orchestrator.cli.command_table import COMMANDS, GROUPS, LIGHT, function_of, load
 from orchestrator.cli.completion import PLAIN
-from orchestrator.cli.console import console
+from orchestrator.cli.console import output
 from orchestrator.promise.lease.lease import Intent
 from orchestrator.promise.lease.run_and_attempt import Attempt, Began, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
@@ -68,7 +68,7 @@ def test_a_command_ends_with_75_if_a_client_of_its_own_could_not_prove_a_release
 ) -> None:
     def command(unproven: bool) -> int:
         clients: list[Any] = [SimpleNamespace(unproven=False), SimpleNamespace(unproven=unproven)]
-        console._clients.extend(clients)
+        output._clients.extend(clients)
         return own
 
     for unproven, code in ((False, own), (True, 75), (False, own)):

@@ -30,8 +30,8 @@ from orchestrator.api.session.events import (
 )
 from orchestrator.api.session.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.cli.console import live_view
+from orchestrator.cli.console.console import ACTION, Console
 from orchestrator.cli.console.live_view import JobLine, LiveView, others_text
-from orchestrator.cli.console.renderer import ACTION, Console
 from orchestrator.places.google.fetch import CALL_LOG
 from orchestrator.text.parsing import NotFinite
 from tests import ROOT
@@ -316,7 +316,7 @@ def test_the_others_are_one_line(others: Others, text: str) -> None:
 
 PROGRAM = """
 import time
-from orchestrator.cli.console.console import console
+from orchestrator.cli.console.output import console
 from orchestrator.api.session.events import *
 c = console()
 c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))
@@ -362,7 +362,7 @@ class Terminal:
 
 LONG = """
 import sys
-from orchestrator.cli.console.console import console, emit_wrapped
+from orchestrator.cli.console.output import console, emit_wrapped
 from orchestrator.api.session.events import LogLines, Notice
 console().show(LogLines(10, (
     "loss is 0.25 and the accuracy   of the " + "word " * 9, "    indented", "/a path/" + "long" * 9 + "er" * 30)))
@@ -406,7 +406,7 @@ def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> 
 
 MANY = """
 from pathlib import Path
-from orchestrator.cli.console.console import console
+from orchestrator.cli.console.output import console
 from orchestrator.api.session.events import *
 c = console()
 c.show(Workers(64, Path("logs")))

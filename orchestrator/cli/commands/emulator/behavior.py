@@ -12,7 +12,7 @@ import yaml
 from orchestrator.api.session.arguments import seconds
 from orchestrator.cli import completion
 from orchestrator.cli.commands.emulator.daemon import ask
-from orchestrator.cli.console.console import emit, emit_result
+from orchestrator.cli.console.output import emit, emit_result
 from orchestrator.cli.options import Argument, Json, Option
 from orchestrator.errors import UserError
 from orchestrator.text.parsing import text_of

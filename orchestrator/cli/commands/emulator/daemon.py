@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cloud_tpu_emulator.daemon import control
 from orchestrator.api.session.connections import own_emulator
-from orchestrator.cli.console.console import console, emit, emit_json, emit_result, emit_wrapped
+from orchestrator.cli.console.output import console, emit, emit_json, emit_result, emit_wrapped
 from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Json, Option
 from orchestrator.errors import UserError

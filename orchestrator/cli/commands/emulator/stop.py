@@ -8,7 +8,7 @@ import typer
 
 from cloud_tpu_emulator.daemon import control
 from orchestrator.api.session.connections import own_emulator
-from orchestrator.cli.console.console import console, emit
+from orchestrator.cli.console.output import console, emit
 from orchestrator.cli.options import Option
 from orchestrator.errors import UserError
 

@@ -8,7 +8,7 @@ from orchestrator.api.guarantee.doctor import Diagnosis
 from orchestrator.api.guarantee.health_checks import SliceHealth
 from orchestrator.api.session.arguments import Via
 from orchestrator.cli import completion
-from orchestrator.cli.console.console import emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.output import emit_json, emit_wrapped, open_client
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.text.units import day_clock, format_usd

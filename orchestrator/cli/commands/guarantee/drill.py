@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-from orchestrator.cli.console.console import console, emit, emit_json
+from orchestrator.cli.console.output import console, emit, emit_json
 from orchestrator.cli.options import Json, Option
 from orchestrator.drill.runner import DISASTERS, Finding, formula, run_all, symbolic
 from orchestrator.errors import Interrupted, TpujobError, UserError

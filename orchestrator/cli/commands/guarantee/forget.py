@@ -4,7 +4,7 @@ from typing import Annotated
 
 from orchestrator.api.guarantee.forget import ForgetOutcome
 from orchestrator.cli import completion
-from orchestrator.cli.console.console import emit, emit_lines, open_client
+from orchestrator.cli.console.output import emit, emit_lines, open_client
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.text.units import clock
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from orchestrator.api.guarantee import timers
 from orchestrator.api.guarantee.gc import FoundSlice, GcResult
 from orchestrator.cli import completion
-from orchestrator.cli.console.console import console, emit, emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.output import console, emit, emit_json, emit_wrapped, open_client
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.errors import UserError
 from orchestrator.text.units import day_clock, parse_duration

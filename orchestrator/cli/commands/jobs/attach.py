@@ -1,7 +1,7 @@
 """`tpujob attach`: follow a detached run to its end."""
 
 from orchestrator.api.session.shown_logs import choice
-from orchestrator.cli.console.console import console, open_client
+from orchestrator.cli.console.output import console, open_client
 from orchestrator.cli.options import Logs, RunName
 
 

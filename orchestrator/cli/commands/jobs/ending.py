@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.cli.console.console import emit, emit_json, open_client
+from orchestrator.cli.console.output import emit, emit_json, open_client
 from orchestrator.cli.options import Argument, Json, Option, RunName, RunOrSweep
 from orchestrator.errors import UserError
 

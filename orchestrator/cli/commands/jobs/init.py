@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.api.jobs import new_job_file
-from orchestrator.cli.console.console import console, emit
+from orchestrator.cli.console.output import console, emit
 from orchestrator.cli.options import Argument, Option
 from orchestrator.errors import UserError
 

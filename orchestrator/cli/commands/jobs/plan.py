@@ -6,7 +6,7 @@ from typing import Annotated
 from orchestrator.api.command_line import CommandClient
 from orchestrator.api.jobs.planning import Plan
 from orchestrator.api.sweeps.plans import SweepPlan, on_slices
-from orchestrator.cli.console.console import console, emit_json, open_client
+from orchestrator.cli.console.output import console, emit_json, open_client
 from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Option, Project
 from orchestrator.errors import JobSpecError, UserError

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from orchestrator.api.session.shown_logs import choice
 from orchestrator.cli.console.comparison import print_comparison
-from orchestrator.cli.console.console import console, open_client
+from orchestrator.cli.console.output import console, open_client
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.errors import UserError
 

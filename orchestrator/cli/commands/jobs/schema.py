@@ -1,7 +1,7 @@
 """`tpujob schema`: the JSON Schema of the job file."""
 
 from orchestrator.api import jobs
-from orchestrator.cli.console.console import emit_json
+from orchestrator.cli.console.output import emit_json
 
 
 def schema() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, cast, get_args
 
 from orchestrator.cli import completion
 from orchestrator.cli.console import cost_tables as tables
-from orchestrator.cli.console.console import emit, emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.output import emit, emit_json, emit_wrapped, open_client
 from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Json, Option
 from orchestrator.errors import UserError

@@ -1,6 +1,6 @@
 """`tpujob list`: the runs, newest first."""
 
-from orchestrator.cli.console.console import emit, emit_json, open_client
+from orchestrator.cli.console.output import emit, emit_json, open_client
 from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Json
 from orchestrator.report.rows.layout import format_cost

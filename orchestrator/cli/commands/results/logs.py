@@ -4,7 +4,7 @@ import json
 from typing import Annotated
 
 from orchestrator.api.session.shown_logs import Choice, choice
-from orchestrator.cli.console.console import console, emit, open_client
+from orchestrator.cli.console.output import console, emit, open_client
 from orchestrator.cli.options import Json, LogWorkers, Option, RunOrNewest
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from orchestrator.api.results import pages
 from orchestrator.api.session.events import relative
-from orchestrator.cli.console.console import console, emit, open_client
+from orchestrator.cli.console.output import console, emit, open_client
 from orchestrator.cli.options import Option, Runs
 from orchestrator.errors import UserError
 from orchestrator.report.comparison import compare

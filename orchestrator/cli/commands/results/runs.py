@@ -1,7 +1,7 @@
 """`tpujob show|compare`: one run with its state, its events, its results and files, or the figures of several side by side."""
 
 from orchestrator.cli.console.comparison import print_comparison
-from orchestrator.cli.console.console import emit, emit_result, emit_stages, open_client
+from orchestrator.cli.console.output import emit, emit_result, emit_stages, open_client
 from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Csv, Json, Markdown, Over, RunOrNewest, Runs
 from orchestrator.errors import UserError

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.api.command_line import CommandClient
 from orchestrator.api.slices.down import DownResult, NameNeeded
-from orchestrator.cli.console.console import console, emit, emit_json, emit_lines, open_client
+from orchestrator.cli.console.output import console, emit, emit_json, emit_lines, open_client
 from orchestrator.cli.options import Cloud, Json, Name, Option, Project
 from orchestrator.errors import UserError
 from orchestrator.text.units import clock

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from orchestrator.api.slices.offers import Offers, is_place
 from orchestrator.cli import completion
-from orchestrator.cli.console.console import console, emit_json, open_client
 from orchestrator.cli.console.offer_tables import gke_table, table
+from orchestrator.cli.console.output import console, emit_json, open_client
 from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.errors import UserError

@@ -7,7 +7,7 @@ from orchestrator.api.session.arguments import worker_or_all
 from orchestrator.api.slices import shell
 from orchestrator.api.slices.copies import parse
 from orchestrator.cli import completion
-from orchestrator.cli.console.console import console, emit, emit_errors, emit_lines, open_client
+from orchestrator.cli.console.output import console, emit, emit_errors, emit_lines, open_client
 from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project, WorkerOrAll
 from orchestrator.errors import UserError
 

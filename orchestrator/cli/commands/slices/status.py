@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from orchestrator import catalog
 from orchestrator.api.session.sweep_progress import SweepProgress
 from orchestrator.api.slices.status import SliceRow, WaitingRun
-from orchestrator.cli.console.console import console, emit, emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.output import console, emit, emit_json, emit_wrapped, open_client
 from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.report.rows.layout import format_cost

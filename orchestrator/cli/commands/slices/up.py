@@ -12,7 +12,7 @@ from orchestrator.api.client import DEFAULT_IDLE
 from orchestrator.api.session.arguments import Provisioning, Via
 from orchestrator.api.slices.up import UpResult
 from orchestrator.cli import completion
-from orchestrator.cli.console.console import console, emit, emit_result, open_client
+from orchestrator.cli.console.output import console, emit, emit_result, open_client
 from orchestrator.cli.console.tables import request_lines
 from orchestrator.cli.options import Argument, Cloud, Json, Name, Option, Project
 from orchestrator.errors import NeedsConsent, UserError

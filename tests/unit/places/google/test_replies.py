@@ -21,7 +21,8 @@ from orchestrator.errors import (
 from orchestrator.places.google import credentials, error_translation, fetch, objects
 from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.fetch import Reply
-from orchestrator.places.google.project_access import Apis, Login, OsLogin, account_of
+from orchestrator.places.google.os_login import Login, OsLogin, account_of
+from orchestrator.places.google.project_setup import Apis
 from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.settings import Target
 from tests.fakes.api import FixedToken, StubApi, StubReply

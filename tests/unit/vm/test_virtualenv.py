@@ -16,7 +16,7 @@ import pytest
 
 from cloud_tpu_emulator.vms import pythons
 from orchestrator.text.scripts import Environment
-from orchestrator.vm.environment import environment, tools
+from orchestrator.vm.environment import tools, virtualenv
 from tests import ROOT
 from tests.waiting import HANG_S, ran, until
 from tests.wheels import wheel
@@ -127,15 +127,15 @@ def test_an_environment_whose_deletion_was_killed_does_not_count_as_complete(
 ) -> None:
     place = tmp_path / "old"
     place.mkdir()
-    (place / environment.MARK).write_text("{}")
+    (place / virtualenv.MARK).write_text("{}")
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(environment.shutil, "rmtree", killed)
+    monkeypatch.setattr(virtualenv.shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        environment._delete(place)
-    assert place.exists() and not (place / environment.MARK).exists()
+        virtualenv._delete(place)
+    assert place.exists() and not (place / virtualenv.MARK).exists()
 
 
 def test_where_pip_cannot_be_had_uv_stands_for_it_also_below_a_home_with_an_odd_name(

@@ -1,0 +1,83 @@
+"""What commands print on stdout, and the console and clients of the process that they print with."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.console.console import Console, wrapped
+from orchestrator.errors import NOT_PROVEN
+
+if TYPE_CHECKING:
+    from orchestrator.api.command_line import CommandClient
+    from orchestrator.api.session.shown_logs import Choice
+
+_clients: list[CommandClient] = []  # of the command that runs now
+
+
+@functools.cache
+def console() -> Console:
+    """Return the console of this process."""
+    return Console()
+
+
+def open_client(cloud: str | None = None, project: str | None = None, *, logs: Choice = None) -> CommandClient:
+    """Return the client of this command, which reports to the console."""
+    from orchestrator.api.command_line import CommandClient  # 20 ms, which `--help` does without
+
+    client = CommandClient(console().reporter, cloud, project, logs=logs)
+    _clients.append(client)
+    return client
+
+
+def forget_clients() -> None:
+    """Begin a command: what an earlier one of this process could not prove says nothing about it."""
+    _clients.clear()
+
+
+def exit_code(code: int) -> int:
+    """Return 75 if a client of this command could not prove a release, else the code that the command returned."""
+    return NOT_PROVEN if any(client.unproven for client in _clients) else code
+
+
+def emit(text: str = "") -> None:
+    """Print a line of data on stdout. A reader that left is no error; a full disk is one warning, and the command goes on."""
+    console().out(console().fit(text))
+
+
+def emit_lines(lines: Iterable[str]) -> None:
+    """Print lines of data on stdout."""
+    for line in lines:
+        emit(line)
+
+
+def emit_errors(lines: Iterable[str]) -> None:
+    """Print lines on stderr that are neither a stage's nor a failure of tpujob."""
+    for line in lines:
+        console().error_line(line)
+
+
+def emit_stages(lines: Iterable[str], *, state: str = "") -> None:
+    """Print lines that begin with a stage on stdout, wrapped at the width of a terminal; color the first `state`."""
+    console().out_stages(lines, state=state)
+
+
+def emit_wrapped(lines: Iterable[str], indent: int = 2) -> None:
+    """Print sentences on stdout, wrapped at the width of a terminal; they go on so many columns to the right."""
+    for line in lines:
+        console().out(wrapped(console().fit(line), sys.stdout, indent))
+
+
+def emit_result(shape: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the result of a command: its shape as JSON, or its lines."""
+    if as_json:
+        emit_json(shape)
+    else:
+        emit_lines(lines)
+
+
+def emit_json(data: Any) -> None:
+    """Print JSON on stdout, without secrets. Values of other types become text."""
+    console().out(console().json_text(data, indent=2))
