@@ -19,15 +19,15 @@ from orchestrator import gcloud_config
 from orchestrator.errors import ConfigError, JobSpecError
 from orchestrator.job.cluster import NO_WISH as NO_CLUSTER_WISH
 from orchestrator.job.cluster import ClusterWish
-from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease import periods
 from orchestrator.promise.lease.access import NO_WISH, AccessWish
-from orchestrator.promise.lease.cloud_api import Timings
+from orchestrator.promise.lease.periods import Timings
 from orchestrator.text import names, parsing
 
 if TYPE_CHECKING:
     from orchestrator.capacity.grants import Grant
 
-EMULATED, GOOGLE = cloud_api.EMULATED, "google"
+EMULATED, GOOGLE = periods.EMULATED, "google"
 GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
 EMULATED_PROJECT = "emulated"
 MAX_EMULATED_CORES = 64
@@ -51,7 +51,7 @@ class Target:
     emulated_cores: int | None = None
     endpoint: str | None = None  # of an emulator that the environment names
     token_file: str | None = None
-    timings: Timings = cloud_api.GOOGLE
+    timings: Timings = periods.GOOGLE
     grants: tuple[Grant, ...] = ()  # quota that is free of charge for the user
 
 
@@ -64,7 +64,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
     if endpoint is not None:
         if problem := loopback_problem(endpoint):
             raise ConfigError(f"TPUJOB_ENDPOINT: {endpoint!r} {problem}", hint="it can only name an emulator; unset it")
-        if kind is not None and not cloud_api.is_emulated(kind):
+        if kind is not None and not periods.is_emulated(kind):
             raise ConfigError(f"{asked_by} asks for {kind}, TPUJOB_ENDPOINT for an emulator", hint="drop one of them")
         kind, asked_by = EMULATED, "TPUJOB_ENDPOINT"
     emulated = Target(
@@ -78,7 +78,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         grants=own.get("quota", ()),
         **{key: own[key] for key in ("access", "gke", "service_account", "runs_dir", "emulated_cores") if key in own},
     )
-    if kind is not None and cloud_api.is_emulated(kind):
+    if kind is not None and periods.is_emulated(kind):
         return replace(emulated, why=_emulated_why(endpoint, f"{asked_by} asks for it"))
     explicit = cli_project or environ.get("TPUJOB_PROJECT")
     source = "--project" if cli_project else "TPUJOB_PROJECT"
@@ -89,18 +89,18 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
 
 def timings_of(kind: str, environ: Environ) -> Timings:
     """Return the timings of a cloud; the emulated one is faster by TPUJOB_EMULATED_SPEED. Raises ConfigError."""
-    if not cloud_api.is_emulated(kind):
-        return cloud_api.GOOGLE
+    if not periods.is_emulated(kind):
+        return periods.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
     if not text:
-        return cloud_api.emulated()
+        return periods.emulated()
     try:
         speed = float(text)
     except ValueError:
         speed = 0.0
     if not 1 <= speed <= 1000:
         raise ConfigError(f"TPUJOB_EMULATED_SPEED: {text!r} is not a number between 1 and 1000", hint="unset it for 30")
-    return cloud_api.emulated(speed)
+    return periods.emulated(speed)
 
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
@@ -129,7 +129,7 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
         else:  # it was chosen for other machines
             why += f"; the zone of {tools.zone.source}, {tools.zone.value}, has no TPUs and is not used"
     return replace(
-        emulated, kind=GOOGLE, timings=cloud_api.GOOGLE, project=project, zone=zone, why=why, source=found.source
+        emulated, kind=GOOGLE, timings=periods.GOOGLE, project=project, zone=zone, why=why, source=found.source
     )
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from orchestrator.promise.lease import cloud_api
-from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease import periods
+from orchestrator.promise.lease.lease import SliceName
 
 NAMES = ("tpu", "gke", "local")
 PLACES = "orchestrator.places"
-is_emulated = cloud_api.is_emulated
+is_emulated = periods.is_emulated
 
 
 @dataclass(frozen=True, slots=True)

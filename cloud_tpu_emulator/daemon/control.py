@@ -9,17 +9,22 @@ import json
 import os
 import select
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orchestrator
 from orchestrator.system import fork, sockets
+from orchestrator.system.lazy import Later
+
+if TYPE_CHECKING:
+    import subprocess
+else:  # to start a daemon
+    subprocess = Later("subprocess")
 
 START_TIMEOUT_S = STOP_TIMEOUT_S = 60.0  # for a daemon that hangs; one that ends is noticed at once
 POLL_S = 0.01

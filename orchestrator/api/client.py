@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.api import functions, guarantee, jobs, results, slices, sweeps
 from orchestrator.api import session as sessions
-from orchestrator.api.jobs.job import path_of, spec_of, sweep_of
-from orchestrator.api.session.arguments import (
-    HOLD,
-    HOLD_FAILED,
-    LIFE,
-    WAIT,
-    Duration,
-    Provisioning,
-    Via,
-    seconds,
-    size,
-)
+from orchestrator.api.session.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, Provisioning, Via, seconds, size
 
 if TYPE_CHECKING:
     from orchestrator.api.guarantee.gc import GcResult
@@ -34,7 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
     from orchestrator.api.jobs.planning import Export, Plan
     from orchestrator.api.results.costs import Since
-    from orchestrator.api.session.events import LogLine, OnEvent, Reporter, RunResult, SweepResult
+    from orchestrator.api.session.events import LogLine, OnEvent, RunResult, SweepResult
+    from orchestrator.api.session.reporter import Reporter
     from orchestrator.api.session.session import Session
     from orchestrator.api.session.shown_logs import Choice
     from orchestrator.api.slices.down import DownResult
@@ -134,7 +124,7 @@ class Client:
         Raises UserError for a job that cannot be run.
         """
         with self._session() as session:
-            return jobs.planning.preview(session, spec_of(job), path_of(job))
+            return jobs.planning.preview(session, *jobs.job.spec_and_path(job))
 
     def export(self, job: Job, *, with_secrets: bool = False) -> Export:
         """Return the objects that `run` would submit to a cluster, of a job with `on="gke"`; as text they are YAML.
@@ -143,7 +133,7 @@ class Client:
         UserError for a job that cannot be run on a cluster.
         """
         with self._session() as session:
-            return jobs.planning.export(session, spec_of(job), path_of(job), with_secrets=with_secrets)
+            return jobs.planning.export(session, *jobs.job.spec_and_path(job), with_secrets=with_secrets)
 
     def run(
         self,
@@ -176,7 +166,7 @@ class Client:
         Raises UserError for a job that cannot be run.
         """
         with self._session() as session:
-            return sweeps.plans.preview(session, sweep_of(job), path_of(job))
+            return sweeps.plans.preview(session, jobs.job.sweep_of(job), jobs.job.path_of(job))
 
     def sweep(self, job: Job | CheckedJob, *, again: bool = False, on_event: OnEvent | None = None) -> SweepResult:
         """Run the variants of a job with `matrix` or `variants`, and return what became of each.
@@ -190,7 +180,9 @@ class Client:
         """
         with self._session(on_event) as session:
             return self._swept(
-                sweeps.sweeps.run_sweep(session, sweep_of(job), path_of(job), again=again, logs=self._logs)
+                sweeps.sweeps.run_sweep(
+                    session, jobs.job.sweep_of(job), jobs.job.path_of(job), again=again, logs=self._logs
+                )
             )
 
     def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
@@ -309,7 +301,7 @@ class Client:
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
         """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
         with self._session(on_event) as session:
-            result = self._swept(sweeps.sweeps.run_sweep(session, sweep, path_of(job), again=again))
+            result = self._swept(sweeps.sweeps.run_sweep(session, sweep, jobs.job.path_of(job), again=again))
             return functions.outcome.values_of(
                 result, session.reporter.secrets.hide, return_exceptions=return_exceptions
             )
@@ -462,7 +454,7 @@ class Client:
 
     @contextmanager
     def _reporter(self, on_event: OnEvent | None) -> Iterator[Reporter]:
-        with sessions.events.listening(on_event or self.on_event) as reporter:
+        with sessions.reporter.listening(on_event or self.on_event) as reporter:
             yield reporter
 
     @contextmanager
@@ -496,7 +488,7 @@ class Client:
     def _start(self, job: Job | CheckedJob, on_event: OnEvent | None, **how: Any) -> RunResult:
         with self._session(on_event) as session:
             options = jobs.runs.RunOptions(logs=self._logs, **how)
-            return self._successful(session, jobs.runs.start_run(session, spec_of(job), path_of(job), options))
+            return self._successful(session, jobs.runs.start_run(session, *jobs.job.spec_and_path(job), options))
 
     def _wished(
         self, name: str | None, accelerator: str | None, zone: str | None, runtime: str | None,

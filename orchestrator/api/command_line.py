@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.api import guarantee, jobs, results, slices
 from orchestrator.api import session as sessions
 from orchestrator.api.client import Client, after_end
-from orchestrator.api.jobs.job import CheckedJob, path_of, spec_of
 from orchestrator.api.session.arguments import HOLD, Duration
 from orchestrator.traits import traits_on
 
@@ -23,8 +22,10 @@ if TYPE_CHECKING:
     from orchestrator.api.guarantee.doctor import Diagnosis
     from orchestrator.api.guarantee.forget import ForgetResult
     from orchestrator.api.guarantee.gc import GcResult, LocalGcResult
+    from orchestrator.api.jobs.job import CheckedJob
     from orchestrator.api.jobs.planning import Export, JobRequest, Plan
-    from orchestrator.api.session.events import LogLines, OnEvent, Reporter, RunResult, SweepResult
+    from orchestrator.api.session.events import LogLines, OnEvent, RunResult, SweepResult
+    from orchestrator.api.session.reporter import Reporter
     from orchestrator.api.session.session import Session
     from orchestrator.api.session.shown_logs import Choice
     from orchestrator.api.slices.copies import Copy
@@ -72,8 +73,8 @@ class CommandClient(Client):
 
     def plan(self, job: Any) -> Plan:
         with self._session() as session:
-            jobs.planning.environment(spec_of(job), session.reporter)
-            return jobs.planning.preview(session, spec_of(job), path_of(job))
+            jobs.planning.environment(jobs.job.spec_of(job), session.reporter)
+            return jobs.planning.preview(session, *jobs.job.spec_and_path(job))
 
     def begin(self, job: CheckedJob, *, keep: Duration | None = None, detach: bool = False) -> RunResult:
         """Run a job to its end, or leave once it has started."""

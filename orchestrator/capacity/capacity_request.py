@@ -4,40 +4,16 @@
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from orchestrator import catalog
 from orchestrator.capacity.availability import Availability
 from orchestrator.capacity.egress import Bucket
 from orchestrator.capacity.grants import Grant
 from orchestrator.capacity.location_rules import ANY, accelerator_problem, places_near
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import UserError
 
 UNPRICED = float("inf")  # in an order by price, a candidate without a known price comes last
-
-
-class Provisioning(StrEnum):
-    """How capacity is obtained. What each value means for the API is decided in `clouds`."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"  # cheaper, and may be preempted at any time
-    RESERVED = "reserved"  # from a reservation that the project has paid for
-    FLEX_START = "flex-start"  # queued; up to 7 days in one piece, ended by the cloud itself
-    QUEUED = "queued"  # on-demand capacity, through a queued resource that waits for it
-
-    @property
-    def spot(self) -> bool:
-        return self is Provisioning.SPOT
-
-    @property
-    def queued(self) -> bool:
-        """Whether it always uses a queued resource; the others use one if `queue: true` is set."""
-        return self in (Provisioning.FLEX_START, Provisioning.QUEUED)
-
-    @property
-    def label(self) -> str:
-        """For display in a line that describes a request."""
-        return "on-demand, queued" if self is Provisioning.QUEUED else str(self)
 
 
 @dataclass(frozen=True, slots=True)

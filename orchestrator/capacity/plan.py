@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.capacity.capacity_request import UNPRICED, CapacityRequest, PlanInputs, Provisioning, zones
+from orchestrator.capacity.capacity_request import UNPRICED, CapacityRequest, PlanInputs, zones
 from orchestrator.capacity.grants import Grant
 from orchestrator.capacity.location_rules import offered_near
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import UserError
 from orchestrator.text.units import format_duration, format_usd
 

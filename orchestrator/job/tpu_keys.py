@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic import WithJsonSchema as Shape
 
 from orchestrator import catalog
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.job.json_schema import DOLLARS_OR_NULL, OR_NULL, TEXT, Section
 from orchestrator.job.rules import tpu as rules
 from orchestrator.job.source.yaml_source import Path, YamlSource

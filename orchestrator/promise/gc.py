@@ -14,7 +14,8 @@ from orchestrator.promise.effects.base import Effect, Now, Report, Sleep, T
 from orchestrator.promise.effects.cloud import Delete, Get, ListSlices, ListZones
 from orchestrator.promise.effects.retry import pauses
 from orchestrator.promise.lease import claim_labels
-from orchestrator.promise.lease.cloud_api import Capabilities, Listing, SliceName, SliceState, SliceView
+from orchestrator.promise.lease.cloud_api import Capabilities, Listing, SliceState, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.promise.release import DELETE_AGAIN_S, FailuresAsAnswers
 from orchestrator.text import names
 from orchestrator.text.units import format_usd_per_hour

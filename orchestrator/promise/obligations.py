@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease, exit_code
 from orchestrator.promise.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.promise.lease.absence import Released
+from orchestrator.promise.lease.changes import HeldUntil
 from orchestrator.promise.lease.cloud_api import Capabilities
-from orchestrator.promise.lease.lease import HeldFor, HeldUntil, Lease
+from orchestrator.promise.lease.lease import HeldFor, Lease
 from orchestrator.promise.release import release_all
 from orchestrator.promise.renewal import move_claim
 

@@ -20,9 +20,10 @@ from orchestrator.promise.effects.base import (
 )
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease.absence import Released
+from orchestrator.promise.lease.changes import AttemptEnded, Ready
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView
-from orchestrator.promise.lease.lease import Lease, LeaseState, Ready, release_reason
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, state_after, what_ended_it
+from orchestrator.promise.lease.lease import Lease, LeaseState, release_reason
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, state_after, what_ended_it
 from orchestrator.promise.release import latest_lease, release_all, try_record
 
 

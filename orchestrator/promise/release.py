@@ -33,9 +33,9 @@ from orchestrator.promise.effects.cloud import (
 from orchestrator.promise.effects.retry import pauses
 from orchestrator.promise.lease import absence
 from orchestrator.promise.lease.absence import Creates, Evidence, Released, Verdict
+from orchestrator.promise.lease.changes import AttemptEvent, Gone, LeaseEvent, NotAllowed, ReleaseBegan, Settled
 from orchestrator.promise.lease.cloud_api import CREATE, Capabilities, Listing, Operation, SliceState, SliceView
-from orchestrator.promise.lease.lease import Gone, Lease, LeaseEvent, LeaseState, NotAllowed, ReleaseBegan, Settled
-from orchestrator.promise.lease.run_and_attempt import AttemptEvent
+from orchestrator.promise.lease.lease import Lease, LeaseState
 
 DELETE_AGAIN_S = 60.0  # a delete that was accepted without effect for so long is sent again
 LONGEST_WAIT_S = 60.0  # even if a 429 asks for more

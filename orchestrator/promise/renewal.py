@@ -23,18 +23,9 @@ from orchestrator.promise.effects.cloud import ExtendLogin, Get, GetGuestAttribu
 from orchestrator.promise.effects.retry import Timed, pauses, until
 from orchestrator.promise.lease import absence, claim_labels, guest_reports
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S
+from orchestrator.promise.lease.changes import Detached, Extended, HandedToNextRun, HeldUntil, NotAllowed, apply
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView
-from orchestrator.promise.lease.lease import (
-    Detached,
-    Extended,
-    HandedToNextRun,
-    HeldUntil,
-    Lease,
-    LeaseState,
-    Mode,
-    NotAllowed,
-    apply,
-)
+from orchestrator.promise.lease.lease import Lease, LeaseState, Mode
 from orchestrator.promise.server_time import clock_skew
 from orchestrator.text import names
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from orchestrator import errors
 from orchestrator.promise.effects.base import Now, ReadAttempt, ReadLease, Record, StoodStill
 from orchestrator.promise.effects.cloud import Get, LapsesAfter
+from orchestrator.promise.lease.changes import RunCanceled
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode
-from orchestrator.promise.lease.run_and_attempt import AttemptState, RunCanceled, recorded_error
+from orchestrator.promise.lease.run_and_attempt import AttemptState, recorded_error
 from orchestrator.promise.release import try_start_guardian
 
 LOOK_S = 15.0  # between two questions to the API whether the slice is there, while all workers answer

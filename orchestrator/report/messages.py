@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from orchestrator import catalog
 from orchestrator import traits as place_traits
 from orchestrator.promise.lease.absence import Released
-from orchestrator.promise.lease.cloud_api import SliceName
-from orchestrator.promise.lease.lease import Lease, LeaseState
+from orchestrator.promise.lease.lease import Lease, LeaseState, SliceName
 from orchestrator.report.rows import worker_ends
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.report.rows.worker_ends import WorkerReport

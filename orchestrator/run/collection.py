@@ -31,15 +31,10 @@ from orchestrator.places.place import Ground, PeriodicTask
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report, Unlock
 from orchestrator.promise.effects.cloud import Workers
+from orchestrator.promise.lease.changes import HeldUntil, NotAllowed, ReleaseBegan, ResultsCollected
 from orchestrator.promise.lease.cloud_api import Capabilities
-from orchestrator.promise.lease.lease import HeldFor, HeldUntil, Lease, NotAllowed, ReleaseBegan
-from orchestrator.promise.lease.run_and_attempt import (
-    Attempt,
-    AttemptState,
-    ResultsCollected,
-    RunRecord,
-    recorded_error,
-)
+from orchestrator.promise.lease.lease import HeldFor, Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, recorded_error
 from orchestrator.promise.obligations import keep_slice, release_owed
 from orchestrator.promise.release import latest_lease, try_record, try_start_guardian
 from orchestrator.promise.renewal import move_claim

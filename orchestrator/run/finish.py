@@ -18,8 +18,9 @@ from orchestrator.hosts.shipping.ignore import OWN, Rules
 from orchestrator.hosts.shipping.links import reach_of
 from orchestrator.hosts.shipping.tree import is_secret
 from orchestrator.promise.effects.base import Make, MaskSignals, Now, Program, Unlock
+from orchestrator.promise.lease.changes import AttemptEnded, Leased
 from orchestrator.promise.lease.cloud_api import Capabilities
-from orchestrator.promise.lease.run_and_attempt import AttemptEnded, AttemptState, Leased, RunRecord, job_file
+from orchestrator.promise.lease.run_and_attempt import AttemptState, RunRecord, job_file
 from orchestrator.promise.obligations import release_owed
 from orchestrator.promise.release import latest_lease, try_record
 from orchestrator.promise.standing import check_attempt

@@ -6,14 +6,15 @@ May this run use it, and does it stay after it?
 from operator import attrgetter
 
 from orchestrator import errors
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.hosts.fleet.effects import Disconnect
 from orchestrator.places.place import Stay
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Lock, Make, Now, ReadLease, Report, Unlock, UnmaskSignals
 from orchestrator.promise.effects.cloud import Get
+from orchestrator.promise.lease.changes import HandedToNextRun, HeldUntil
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState
-from orchestrator.promise.lease.lease import HandedToNextRun, HeldFor, HeldUntil, Lease, LeaseState, Mode
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.promise.obligations import release_owed
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.release import latest_lease, try_start_guardian

@@ -11,7 +11,7 @@ from orchestrator.hosts.fleet.effects import ForwardPorts, WaitForWorkers
 from orchestrator.places.place import End, PeriodicTask, Standing, Stay
 from orchestrator.promise.effects.base import JobClock, Now, Report, SliceWorkers
 from orchestrator.promise.effects.cloud import GetGuestAttributes
-from orchestrator.promise.lease import access, guest_reports
+from orchestrator.promise.lease import guest_reports, network
 from orchestrator.promise.lease.access import Via
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import RunRecord, WorkerEnd
@@ -178,7 +178,7 @@ def _route_out(lease: Lease) -> str:
     """Return what gives the workers a route to a package index."""
     if lease.route.via is Via.EXTERNAL:
         return "does the network of the slice forbid connections to the Internet? Or does the index not answer now?"
-    nat = access.route_out(lease.name.project, access.NETWORK, lease.name.zone.rpartition("-")[0])
+    nat = network.route_out(lease.name.project, network.NETWORK, lease.name.zone.rpartition("-")[0])
     return f"the slice has no external address: Cloud NAT gives it a route out ({nat}), or {INDEX_INSIDE}"
 
 

@@ -23,15 +23,15 @@ from orchestrator.hosts.fleet.effects import (
 from orchestrator.hosts.shipping.shipment import shipped_text
 from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report
+from orchestrator.promise.lease.changes import Began, Detached, Leased, Moved, NotAllowed
 from orchestrator.promise.lease.cloud_api import Capabilities
-from orchestrator.promise.lease.lease import Detached, Lease, LeaseState, Mode, NotAllowed
-from orchestrator.promise.lease.run_and_attempt import AttemptState, Began, Leased, Moved, what_ended_it
+from orchestrator.promise.lease.lease import Lease, LeaseState, Mode
+from orchestrator.promise.lease.run_and_attempt import AttemptState, what_ended_it
 from orchestrator.promise.obligations import keep_slice
 from orchestrator.promise.obtain.candidate_search import LoserRelease
 from orchestrator.promise.release import try_record
 from orchestrator.promise.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.run import collection
-from orchestrator.run.collection import BEFORE_RELEASE_S, PeriodicSave
 from orchestrator.run.finish import capture, finish
 from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, use_held
 from orchestrator.run.job_run import JobRun
@@ -206,7 +206,7 @@ class _Work:
         self.claims: list[PeriodicTask] = []
         self.tasks: list[PeriodicTask] = []
         self.renewal: LeaseRenewal | None = None
-        self.saving: PeriodicSave | None = None
+        self.saving: collection.PeriodicSave | None = None
 
     async def to_the_end(self) -> None:
         """Deliver, start, follow and collect. Raises what made the job fail."""
@@ -250,7 +250,7 @@ class _Work:
         if job.saved_work is not None:
             every_s = self.capabilities.timings.renew_s / SAVES_PER_RENEWAL
             often = job.max_restarts > 0
-            self.saving = PeriodicSave(lease, self.crew, job.saved_work, every_s, progress, often=often)
+            self.saving = collection.PeriodicSave(lease, self.crew, job.saved_work, every_s, progress, often=often)
             self.tasks.append(self.saving)
         if job.detach:
             await wait_for_watchdogs(lease, workers, self.capabilities)
@@ -323,7 +323,7 @@ class _Work:
         except errors.Interrupted:
             if self.saving is not None:
                 await Report("save", "copying what the job has written (another Ctrl-C skips it)", passing=True)
-                await self.saving.last(BEFORE_RELEASE_S, look=False)
+                await self.saving.last(collection.BEFORE_RELEASE_S, look=False)
                 await self.saving.tell()
             raise
 

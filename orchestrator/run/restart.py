@@ -6,9 +6,10 @@ The use of the lost slice counts: of the job's time, less what `extend` added to
 from orchestrator import errors
 from orchestrator.hosts.fleet.effects import DescribeSaved, Disconnect
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report, Unlock, UnmaskSignals
+from orchestrator.promise.lease.changes import AttemptEnded, Began, Continued, NotAllowed
 from orchestrator.promise.lease.cloud_api import Capabilities
-from orchestrator.promise.lease.lease import CANCEL, NotAllowed
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued, SavedState
+from orchestrator.promise.lease.lease import CANCEL
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, SavedState
 from orchestrator.promise.obligations import release_owed
 from orchestrator.promise.release import latest_lease
 from orchestrator.run.finish import check_canceled

@@ -18,19 +18,11 @@ from orchestrator.promise.effects.base import (
 )
 from orchestrator.promise.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.promise.lease.absence import Released
-from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView, Timings
-from orchestrator.promise.lease.lease import (
-    CANCEL,
-    DOWN,
-    Extended,
-    HeldFor,
-    HeldUntil,
-    Lease,
-    LeaseState,
-    NotAllowed,
-    ReleaseBegan,
-)
-from orchestrator.promise.lease.run_and_attempt import AttemptEnded, AttemptState
+from orchestrator.promise.lease.changes import AttemptEnded, Extended, HeldUntil, NotAllowed, ReleaseBegan
+from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView
+from orchestrator.promise.lease.lease import CANCEL, DOWN, HeldFor, Lease, LeaseState
+from orchestrator.promise.lease.periods import Timings
+from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.promise.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
 from orchestrator.promise.obtain.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.promise.obtain.candidate_search import Search, find

@@ -20,8 +20,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from subprocess import Popen
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestrator.system.lazy import Later
+
+if TYPE_CHECKING:
+    import subprocess
+else:
+    subprocess = Later("subprocess")
 
 
 class Closable(Protocol):
@@ -90,11 +96,11 @@ def pipe() -> tuple[int, Descriptor]:
         return read_end, Descriptor(lambda: write_end)
 
 
-def start(argv: Sequence[str], **options: Any) -> tuple[Popen[bytes], Descriptor]:
+def start(argv: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], Descriptor]:
     """Start a program, and return it with the pipe to its stdin, which ends with this process. Raises OSError."""
     read_end, write_end = pipe()
     try:
-        return Popen(argv, stdin=read_end, **options), write_end
+        return subprocess.Popen(argv, stdin=read_end, **options), write_end
     except BaseException:
         write_end.close()
         raise

@@ -24,9 +24,9 @@ def modules_of(package: str) -> Callable[[str], ModuleType]:
 
 
 class Later:
-    """Stands for a module of another project, which takes long to import. Type checkers read a real import beside it.
+    """Stands for a module that takes long to import. Type checkers read a real import beside it.
 
-    `extra`: of tpujob, which installs it; named as the place whose jobs need it. Without it, a use raises ConfigError.
+    `extra`: of tpujob, which installs that module; named as the place whose jobs need it. Without it, a use raises ConfigError.
     """
 
     def __init__(self, module: str, extra: str | None = None) -> None:

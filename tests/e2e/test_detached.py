@@ -12,7 +12,7 @@ import pytest
 from orchestrator.api.session.session import Session
 from orchestrator.places.google.objects import Objects
 from orchestrator.promise.effects.locks import FileLocks
-from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease.periods import GOOGLE
 from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until
 
@@ -50,7 +50,7 @@ def detached(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
 
 def periods(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
     """Other periods than Google's, for slices that are made from now on; the emulated cloud scales them."""
-    monkeypatch.setattr(cloud_api, "GOOGLE", replace(cloud_api.GOOGLE, **changed))
+    monkeypatch.setattr("orchestrator.promise.lease.periods.GOOGLE", replace(GOOGLE, **changed))
 
 
 def submit(cli: Tpujob, text: str, *words: str, **env: str) -> str:

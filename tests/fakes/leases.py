@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceRequest
+from orchestrator.promise.lease.lease import Lease, Purpose, SliceName
 from orchestrator.promise.ledger import file
 from orchestrator.promise.ledger.ledger import KeptEnds, Ledger
 from orchestrator.promise.obtain.drafts import Draft

@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.errors import TpujobError
 from orchestrator.promise.effects.base import Effect, Lock, Now, Program, ReadLease, Record, Report, Sleep, T, Unlock
-from orchestrator.promise.lease.lease import Intent, Lease, LeaseChange, NotAllowed, apply
+from orchestrator.promise.lease.changes import Intent, LeaseChange, NotAllowed, apply
+from orchestrator.promise.lease.lease import Lease
 from tests.simulation.model.bench import driven
 
 

@@ -23,7 +23,7 @@ from orchestrator.errors import CloudUnavailable
 from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.fetch import fetch
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import SliceName
 from tests import ROOT
 from tests.cli_fixture import Tpujob
 from tests.emulator.fixture import Emulator

@@ -8,20 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UnknownLease
-from orchestrator.promise.lease import lease as leases
-from orchestrator.promise.lease.lease import Intent
-from orchestrator.promise.lease.run_and_attempt import (
-    Attempt,
+from orchestrator.promise.lease import changes
+from orchestrator.promise.lease.changes import (
     AttemptEnded,
-    AttemptState,
     Began,
+    Intent,
     Leased,
     Moved,
     ResultsCollected,
     RunCanceled,
-    RunRecord,
     Tried,
 )
+from orchestrator.promise.lease.lease import CANCEL
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from tests.fakes.leases import LedgerInMemory, lease_and_request
 from tests.simulation.model.machine import InMemoryLedger
 
@@ -31,19 +30,19 @@ ATTEMPT, SECOND = Attempt("0123456789-1", RUN.id), Attempt("0123456789-2", RUN.i
 OF_RUN = replace(lease_and_request(1)[0], run=RUN.id)
 EVENTS: list[Any] = [
     Intent(LEASE),
-    leases.CreateSent(LEASE.id, 1.0),
-    leases.LoginGranted(LEASE.id, 0.5, "ada"),
-    leases.LoginRefused(LEASE.id, 0.5, "no"),
-    leases.CreateRefused(LEASE.id, 1.0, "no"),
-    leases.Created(LEASE.id, 2.0, "operation-1"),
-    leases.Settled(LEASE.id, 2.5),
-    leases.Ready(LEASE.id, 3.0),
-    leases.HeldUntil(LEASE.id, 4.0, LEASE.created_at + 60.0),
-    leases.Detached(LEASE.id, 4.0),
-    leases.Extended(LEASE.id, 4.5, LEASE.deadline + 60.0),
-    leases.HandedToNextRun(LEASE.id, 4.6, "another", "sweep-2", LEASE.deadline + 30.0),
-    leases.ReleaseBegan(LEASE.id, 5.0, "because"),
-    leases.Gone(LEASE.id, 6.0, "proof"),
+    changes.CreateSent(LEASE.id, 1.0),
+    changes.LoginGranted(LEASE.id, 0.5, "ada"),
+    changes.LoginRefused(LEASE.id, 0.5, "no"),
+    changes.CreateRefused(LEASE.id, 1.0, "no"),
+    changes.Created(LEASE.id, 2.0, "operation-1"),
+    changes.Settled(LEASE.id, 2.5),
+    changes.Ready(LEASE.id, 3.0),
+    changes.HeldUntil(LEASE.id, 4.0, LEASE.created_at + 60.0),
+    changes.Detached(LEASE.id, 4.0),
+    changes.Extended(LEASE.id, 4.5, LEASE.deadline + 60.0),
+    changes.HandedToNextRun(LEASE.id, 4.6, "another", "sweep-2", LEASE.deadline + 30.0),
+    changes.ReleaseBegan(LEASE.id, 5.0, "because"),
+    changes.Gone(LEASE.id, 6.0, "proof"),
     Began(RUN, ATTEMPT),
     Began(RUN, SECOND, 4.0),
     AttemptEnded(SECOND.id, 6.0, AttemptState.INTERRUPTED, cause="preempted"),
@@ -51,9 +50,9 @@ EVENTS: list[Any] = [
     Leased(ATTEMPT.id, 3.0, LEASE.id),
     Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
     AttemptEnded(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
-    RunCanceled(RUN.id, 5.0, leases.CANCEL),
+    RunCanceled(RUN.id, 5.0, CANCEL),
     Intent(OF_RUN),
-    leases.ReleaseBegan(OF_RUN.id, 5.0, "because"),
+    changes.ReleaseBegan(OF_RUN.id, 5.0, "because"),
     ResultsCollected(ATTEMPT.id, 6.0, AttemptState.SUCCEEDED, exit_code=0),
 ]
 
@@ -81,7 +80,7 @@ def test_a_full_disk_refuses_writes_and_loses_nothing() -> None:
     ledger = InMemoryLedger()
     ledger.record(Intent(LEASE))
     ledger.full = True
-    assert outcome(ledger, (leases.CreateSent(LEASE.id, 1.0),)) == "LedgerUnavailable"
+    assert outcome(ledger, (changes.CreateSent(LEASE.id, 1.0),)) == "LedgerUnavailable"
     assert ledger.lease(LEASE.id) == LEASE
     with pytest.raises(UnknownLease):
         ledger.lease("other")

@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.drill import bounds
 from orchestrator.drill.bounds import PROMISES
-from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease import periods
 from orchestrator.promise.lease.lease import LeaseState
 from tests import ROOT
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
@@ -289,7 +289,7 @@ def test_the_bounds_come_from_the_table_and_not_from_the_timings_of_the_code(mon
         return [verdict.allowed_s for _, verdict in world.verdicts.values()]
 
     before = allowed_s()
-    monkeypatch.setattr(cloud_api, "GOOGLE", cloud_api.Timings(ttl_s=9000.0, grace_s=1800.0))
+    monkeypatch.setattr(periods, "GOOGLE", periods.Timings(ttl_s=9000.0, grace_s=1800.0))
     assert allowed_s() == before
 
 

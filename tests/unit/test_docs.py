@@ -30,8 +30,8 @@ from orchestrator.drill import bounds
 from orchestrator.drill.bounds import EMULATED_SPEED, PROMISES, Bound, Part, PromisedBound, PromiseWorld, bound
 from orchestrator.drill.runner import formula, symbolic
 from orchestrator.job import sweep
-from orchestrator.promise.lease import cloud_api as claim_timings
-from orchestrator.promise.lease.cloud_api import GOOGLE, Timings
+from orchestrator.promise.lease import periods as claim_timings
+from orchestrator.promise.lease.periods import GOOGLE, Timings
 from orchestrator.promise.watchdog import FAST_FACTOR, SLOW_FACTOR
 from orchestrator.text.units import parse_duration
 from tests import ROOT

@@ -14,8 +14,8 @@ from orchestrator.cli.commands.guarantee.drill import as_json_object, line
 from orchestrator.drill.bounds import PROMISES
 from orchestrator.drill.runner import DISASTERS, Disaster, Finding
 from orchestrator.drill.sandbox import ended_by, unclaimed_s
-from orchestrator.promise.lease import cloud_api as claim_timings
-from orchestrator.promise.lease.cloud_api import GOOGLE
+from orchestrator.promise.lease import periods as claim_timings
+from orchestrator.promise.lease.periods import GOOGLE
 from orchestrator.text.units import parse_duration
 from tests import ROOT
 from tests.simulation.oracle.invariants import STATEMENTS

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import places
 from orchestrator import traits as place_traits
-from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.report.spending import Period, clouds
 from orchestrator.traits import NEWER
 from tests.unit.report.test_costs import USED
@@ -19,7 +19,7 @@ from tests.unit.test_imports import imports, package_of, read, sources
 # By module and function, each with its reason. Ten at most: what only one command, or the connection to a target, can know.
 ALLOWED = {
     "traits.checks_on": "a job file may name no place at all",
-    "promise.lease.cloud_api.is_emulated": "the one question whether a target is emulated",
+    "promise.lease.periods.is_emulated": "the one question whether a target is emulated",
     "settings._asked_kind": "a word of the user's becomes a target",
     "cli.commands.slices.offers.offers": "`--on` says which of two tables of the catalog is printed",
     "api.jobs.planning._read": "`export --to jobset` makes a job one for a cluster",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.promise.lease.lease import Intent
+from orchestrator.promise.lease.changes import Intent
 from orchestrator.promise.ledger.ledger import Ledger
 from tests import evidence, surroundings
 from tests.fakes.leases import lease_and_request

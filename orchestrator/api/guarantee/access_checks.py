@@ -13,11 +13,12 @@ from orchestrator.api.session.session import Session
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
 from orchestrator.hosts import iap
 from orchestrator.places.google import project_setup
-from orchestrator.places.vms.plans import rules_of
+from orchestrator.places.vms.known import rules_of
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.lease import access
-from orchestrator.promise.lease import access as commands
-from orchestrator.promise.lease.access import AccessWish, NetworkPlace, Route, Via
+from orchestrator.promise.lease import network as commands
+from orchestrator.promise.lease.access import AccessWish, Route, Via
+from orchestrator.promise.lease.network import RELAY_RANGE, NetworkPlace, entrance, in_place, place_of
 from orchestrator.settings import Target
 
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
@@ -75,7 +76,7 @@ class _Asked:
 
     def __init__(self, session: Session, target: Target, route: Route) -> None:
         self.target, self.route, self.project = target, route, target.project
-        self.place = access.place_of(target.access, target.project)
+        self.place = place_of(target.access, target.project)
         reach = session.world().reach
         assert isinstance(reach, Reach), "a session has the real one"
         self.reach = reach
@@ -111,7 +112,7 @@ class _Asked:
 
     def _source(self) -> str:
         """Return from where SSH comes."""
-        return f"{access.RELAY_RANGE} (the relay of IAP)" if self.route.via is Via.IAP else "this machine"
+        return f"{RELAY_RANGE} (the relay of IAP)" if self.route.via is Via.IAP else "this machine"
 
     # -- who is let in ------------------------------------------------------------------------------------------------
 
@@ -169,10 +170,10 @@ class _Asked:
         """Ask which rule lets SSH in."""
         through_relay, where = self.route.via is Via.IAP, self._source()
         network = self._network()
-        found = access.entrance(
+        found = entrance(
             self.reach.setup(self.place.project).firewall_rules(),
             network,
-            access.RELAY_RANGE if through_relay else None,
+            RELAY_RANGE if through_relay else None,
             inside=self.route.via is Via.INTERNAL,
             tags=self.target.access.tags or (),
             account=self.target.service_account,
@@ -196,7 +197,7 @@ class _Asked:
     def google_access(self) -> HealthCheck:
         """Ask whether workers without external addresses reach Google's APIs."""
         name, rows = GOOGLE_ACCESS, self.reach.setup(self.place.project).subnetworks()
-        found = list(access.in_place(rows, self.place, self._regions()))
+        found = list(in_place(rows, self.place, self._regions()))
         if not found:
             place = self.place.subnetwork or self.place.network
             where = _some(self._regions())
@@ -227,7 +228,7 @@ class _Asked:
         if self.place.network is not None:
             return self.place.network
         rows = self.reach.setup(self.place.project).subnetworks()
-        found = next(access.in_place(rows, self.place, {each.region for each in rows}), None)
+        found = next(in_place(rows, self.place, {each.region for each in rows}), None)
         if found is None:
             raise CloudError(f"there is no subnetwork {self.place.subnetwork} in project {self.place.project}")
         return found.network

@@ -12,7 +12,7 @@ from orchestrator.api.guarantee.access_checks import OF_THE_SETTINGS, AskedAcces
 from orchestrator.api.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.api.jobs import planning
 from orchestrator.api.jobs.job import spec_of, sweep_of
-from orchestrator.api.session.events import Reporter
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import CloudError, TpujobError
 from orchestrator.promise.effects.cloud import Get, GetGuestAttributes

@@ -11,8 +11,9 @@ from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.effects.retry import until
 from orchestrator.promise.lease import absence
 from orchestrator.promise.lease.absence import Released, unchecked
+from orchestrator.promise.lease.changes import Forgotten
 from orchestrator.promise.lease.cloud_api import SliceState
-from orchestrator.promise.lease.lease import Forgotten, Lease, LeaseState
+from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.release import release, remove_key, try_record
 from orchestrator.text.units import day_clock
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from orchestrator import catalog, places, settings, traits
 from orchestrator.api.session import connections
-from orchestrator.api.session.events import Reporter
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import NOT_PROVEN, ConfigError
 from orchestrator.places.area import Area

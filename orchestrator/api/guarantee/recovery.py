@@ -9,7 +9,8 @@ from pathlib import Path
 
 from orchestrator import settings
 from orchestrator.api import results
-from orchestrator.api.session.events import Alert, Event, Failure, Notice, Reporter
+from orchestrator.api.session.events import Alert, Event, Failure, Notice
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.promise.lease.run_and_attempt import RunRecord
 

@@ -294,6 +294,11 @@ def path_of(job: Job | CheckedJob) -> Path:
     return job.path or cast("Job", job).directory / f"Job({job.name})"
 
 
+def spec_and_path(job: Job | CheckedJob) -> tuple[JobSpec, Path]:
+    """Return the checked keys of one job, and its file. Raises UserError for a sweep."""
+    return spec_of(job), path_of(job)
+
+
 def _plain(value: Any) -> Any:
     """Return the value as a job file holds it. What no file can hold stays what it is, for the check to refuse."""
     if isinstance(value, _Values):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api.jobs.metrics import Paced, RunMetrics
-from orchestrator.api.session.events import Bar, Reporter
+from orchestrator.api.session.events import Bar
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.errors import ConfigError
 from orchestrator.hosts.shipping.ignore import mark_run
 from orchestrator.promise.lease.run_spec import RunSpec

@@ -14,7 +14,8 @@ from typing import IO, Any
 
 import regex  # not `re`: its search can be given a time limit, and lets other threads run meanwhile
 
-from orchestrator.api.session.events import Metrics, Reporter
+from orchestrator.api.session.events import Metrics
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.report.files.metrics import (
     COLLECTED,
     FOUND,

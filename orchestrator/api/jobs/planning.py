@@ -29,7 +29,7 @@ from orchestrator.text import names
 from orchestrator.text.units import format_duration
 
 if TYPE_CHECKING:
-    from orchestrator.api.session.events import Reporter
+    from orchestrator.api.session.reporter import Reporter
     from orchestrator.api.session.session import Session
     from orchestrator.capacity.plan import Candidate
     from orchestrator.capacity.plan import Plan as Candidates

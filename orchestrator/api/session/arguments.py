@@ -3,13 +3,13 @@
 import math
 from datetime import timedelta
 
-from orchestrator.capacity import capacity_request
+from orchestrator.capacity import provisioning
 from orchestrator.errors import UserError
 from orchestrator.promise.lease import access
 from orchestrator.text.units import parse_duration, parse_size
 
 Duration = str | timedelta
-Provisioning = capacity_request.Provisioning
+Provisioning = provisioning.Provisioning
 Via = access.Via
 # How long a slice may exist, be held after a success or unused, be held after a failure; and how long to wait for capacity.
 LIFE, HOLD, HOLD_FAILED, WAIT = ("6m", "7d"), ("1m", "7d"), ("1m", "24h"), ("1s", "7d")

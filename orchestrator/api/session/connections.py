@@ -8,19 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloud_tpu_emulator.daemon import control
 from orchestrator import places, settings
 from orchestrator.errors import CloudUnavailable, TpujobError
 from orchestrator.places import google
 from orchestrator.places.desk import Address, Emulator
-from orchestrator.promise.lease.cloud_api import Cloud, is_emulated
+from orchestrator.promise.lease.periods import is_emulated
 from orchestrator.settings import Target
+from orchestrator.system.lazy import Later
 from orchestrator.text.redaction import Redactor
 
 if TYPE_CHECKING:
-    from orchestrator.api.session.events import Reporter
+    from cloud_tpu_emulator.daemon import control
+    from orchestrator.api.session.reporter import Reporter
     from orchestrator.promise.guardian_process import Guardian
-
+    from orchestrator.promise.lease.cloud_api import Cloud
+else:
+    control = Later("cloud_tpu_emulator.daemon.control")
 
 OFF = ("off", "0", "no")
 

@@ -1,31 +1,28 @@
 """Events: everything that the client reports while it works. The CLI renders them; `run --json` writes each as a line.
 
-An event is a frozen value. `Reporter` makes them: it hides secrets and calls one function with each event, from whichever
-thread it happens in.
+An event is a frozen value. `Reporter` (`reporter.py`) makes them: it hides secrets and calls one function with each event,
+from whichever thread it happens in.
+
+(No `slots`: they double the time to create a class, and every command with one line for the user creates them all.)
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.errors import TpujobError
-from orchestrator.report.files.artifact_files import log_directory
-from orchestrator.text.parsing import NotFinite
-from orchestrator.text.redaction import Redactor
 from orchestrator.text.units import format_duration
 
 if TYPE_CHECKING:
-    from orchestrator.promise.effects.base import Report
     from orchestrator.report.rows.collected import ResultRemark
     from orchestrator.report.rows.worker_ends import WorkerReport
+    from orchestrator.text.parsing import NotFinite
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Event:
     """The base of all events. `kind` names the event in JSON. `variant`: of which job of a sweep it is; empty for any other."""
 
@@ -53,7 +50,7 @@ def _as_json(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Notice(Event):
     """One step of the work. `stage` is a word such as `cloud`, `plan`, `create`, `ship`; `text` is one or more lines."""
 
@@ -62,7 +59,7 @@ class Notice(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Progress(Event):
     """How far a step is. The next event of any kind replaces it on a terminal."""
 
@@ -71,7 +68,7 @@ class Progress(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Running(Event):
     """A phase of the job has begun, or its end was moved. Time and dollars go on from these figures.
 
@@ -96,7 +93,7 @@ class Running(Event):
         return traits_of(self.cloud).billed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workers(Event):
     """How many workers the job gets, before any of them prints. `logs`: the directory of their log files."""
 
@@ -105,7 +102,7 @@ class Workers(Event):
     logs: Path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerEnded(Event):
     """A phase of the job has ended on a worker, after its last line."""
 
@@ -116,7 +113,7 @@ class WorkerEnded(Event):
     stopped: bool = False  #: it ended because it was asked to, such as after the failure of another worker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Alert(Event):
     """A message that must not be overlooked: a slice that is not proven gone."""
 
@@ -124,7 +121,7 @@ class Alert(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure(Event):
     """An error that was handled: the work goes on to its end. `exit_code` is the one of the error's type."""
 
@@ -134,7 +131,7 @@ class Failure(Event):
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogLines(Event):
     """Lines that a worker printed, in order, without newlines, control characters and secrets."""
 
@@ -143,7 +140,7 @@ class LogLines(Event):
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bar(Event):
     """The line that a worker redraws by carriage returns, such as a progress bar, as it is now; once a second at most.
 
@@ -155,7 +152,7 @@ class Bar(Event):
     line: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Metrics(Event):
     """The newest values that a job reported, a few times a second at most; the files of the run have all of them.
 
@@ -170,7 +167,7 @@ class Metrics(Event):
     diverged: Mapping[str, NotFinite] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunResult(Event):
     """How a run ended, or how it was left; also the last event of a run. Times are unix seconds, by the ledger's clock.
 
@@ -212,7 +209,7 @@ class RunResult(Event):
         return {key: value for key, value in Event.as_json(self).items() if key != "lines"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VariantResult:
     """What became of one job of a sweep. `state`: that of its newest run, or `queued`: it was not run."""
 
@@ -231,7 +228,7 @@ class VariantResult:
         return self.state == "succeeded"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SweepResult(Event):
     """How a sweep ended; also its last event. `variants` are in the order of the file."""
 
@@ -266,59 +263,6 @@ class SweepResult(Event):
         return {"event": self.kind, **shape, "stopped": self.stopped, "error": told, "report": report}
 
 
-class Reporter:
-    """Makes events and passes them on. Called from any thread; one event at a time reaches `on_event`.
-
-    `secrets` hides values in every text before it leaves. An exception in `on_event` propagates to the caller. `variant`: of
-    all events from now on.
-    """
-
-    def __init__(
-        self, on_event: Callable[[Event], object] = lambda event: None, secrets: Redactor | None = None
-    ) -> None:
-        self.secrets = secrets if secrets is not None else Redactor()
-        self.variant = ""
-        self._on_event = on_event
-        self._lock = threading.RLock()
-
-    def report(self, told: Report) -> None:
-        """A line of a program."""
-        from orchestrator.promise.effects.base import JobClock, SliceWorkers  # its caller has it imported
-        from orchestrator.promise.lease.run_and_attempt import WorkerEnd  # this, too
-
-        match told.about:
-            case None:
-                (self.progress if told.passing else self.notice)(told.stage, told.text)
-            case JobClock() as job:
-                self.emit(
-                    Running(job.run, job.phase, job.cloud, job.elapsed_s, job.left_s, job.usd_so_far, job.usd_per_hour)
-                )
-            case SliceWorkers(count=count, directory=directory):
-                self.emit(Workers(count, log_directory(Path(directory))))
-            case WorkerEnd(worker=worker, exit_code=code, stopped=stopped):
-                self.emit(WorkerEnded(told.stage, worker, code, stopped))
-
-    def notice(self, stage: str, text: str) -> None:
-        self.emit(Notice(stage, self.secrets.hide(text)))
-
-    def progress(self, stage: str, text: str) -> None:
-        self.emit(Progress(stage, self.secrets.hide(text)))
-
-    def alert(self, text: str) -> None:
-        self.emit(Alert(self.secrets.hide(text)))
-
-    def fail(self, error: TpujobError) -> None:
-        self.emit(Failure(self.secrets.hide(error.message), self.secrets.hide(error.hint or ""), error.exit_code))
-
-    def log(self, worker: int, lines: tuple[str, ...]) -> None:
-        """Lines whose secrets are hidden already."""
-        self.emit(LogLines(worker, lines))
-
-    def emit(self, event: Event) -> None:
-        with self._lock:
-            self._on_event(replace(event, variant=self.variant) if self.variant else event)
-
-
 def relative(path: Path) -> Path:
     """Return the path as seen from the working directory, if it lies below it."""
     try:
@@ -327,7 +271,7 @@ def relative(path: Path) -> Path:
         return path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogLine:
     """A line that a worker wrote, without its newline, control characters and secrets."""
 
@@ -336,28 +280,3 @@ class LogLine:
 
 
 OnEvent = Callable[[Event], object]
-
-
-@contextmanager
-def listening(on_event: OnEvent | None) -> Iterator[Reporter]:
-    """Yield what reports to `on_event` until that raises; raise its error at the end.
-
-    No error in `on_event` may keep a slice from being released.
-    """
-    raised: list[BaseException] = []
-
-    def tell(event: Event) -> None:
-        if on_event is not None and not raised:
-            try:
-                on_event(event)
-            except BaseException as error:
-                raised.append(error)
-
-    try:
-        yield Reporter(tell)
-    except BaseException as error:
-        for each in raised:
-            error.add_note(f"on_event raised {each!r}")
-        raise
-    if raised:
-        raise raised[0]

@@ -1,6 +1,7 @@
 """The SSH keys of slices that are gone: deleted here, and removed from the OS Login profile where they were left."""
 
 import contextlib
+import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from orchestrator.promise.effects.cloud import RevokeLogin
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.system import private_files
 
 
 class Remembers(Protocol):
@@ -24,6 +26,15 @@ class Remembers(Protocol):
     def now(self, cloud: str | None = None) -> float: ...
 
     def run(self, program: Program[Any], cloud: str | None = None) -> Any: ...
+
+
+def forget(session: Remembers, lease_id: str) -> None:
+    """Delete the SSH keys of a slice that is gone. Its directory stays while its key is left in the OS Login profile."""
+    directory = session.directory / "leases" / lease_id
+    shutil.rmtree(directory, ignore_errors=True)
+    if lease_id in session.keys_left:
+        with contextlib.suppress(OSError):  # a full disk: then the key goes when it expires
+            private_files.make_directory(directory)
 
 
 def forget_gone(session: Remembers) -> None:

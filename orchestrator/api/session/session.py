@@ -6,10 +6,7 @@ there is a program to run, so that commands that find nothing to do stay quick.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import shutil
 import signal
 import socket
 import time
@@ -20,8 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator import places, settings, traits
 from orchestrator.api.session.connections import Connections
-from orchestrator.api.session.events import Reporter
-from orchestrator.api.session.left_keys import forget_gone
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.errors import (
     NOT_PROVEN,
     CloudUnavailable,
@@ -31,25 +27,38 @@ from orchestrator.errors import (
     TpujobError,
 )
 from orchestrator.promise.effects.locks import FileLocks
-from orchestrator.promise.lease import claim_labels
-from orchestrator.promise.lease.absence import Released, unchecked
-from orchestrator.promise.lease.cloud_api import NO_CLOUD
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.settings import Target
 from orchestrator.system import fork, private_files
+from orchestrator.system.lazy import Later
 from orchestrator.system.user import user_name
 from orchestrator.text import names
 from orchestrator.text.units import clock
 
 if TYPE_CHECKING:
+    import hashlib
+
+    from orchestrator.api.session import left_keys
     from orchestrator.places.desk import Emulator
+    from orchestrator.promise import recover, server_time
     from orchestrator.promise.effects.base import Program
     from orchestrator.promise.effects.interpreter import Interpreter
     from orchestrator.promise.effects.world import RealWorld
+    from orchestrator.promise.lease import absence, claim_labels, cloud_api
+    from orchestrator.promise.lease.absence import Released
     from orchestrator.promise.lease.cloud_api import Capabilities, Cloud
     from orchestrator.promise.lease.run_and_attempt import RunRecord
+    from orchestrator.report import messages
+else:  # where something is owed
+    hashlib = Later("hashlib")
+    left_keys = Later("orchestrator.api.session.left_keys")
+    recover, server_time = Later("orchestrator.promise.recover"), Later("orchestrator.promise.server_time")
+    absence = Later("orchestrator.promise.lease.absence")
+    claim_labels = Later("orchestrator.promise.lease.claim_labels")
+    cloud_api = Later("orchestrator.promise.lease.cloud_api")
+    messages = Later("orchestrator.report.messages")
 
 T = TypeVar("T")
 AfterEnd = Callable[["Session", "RunRecord"], None]
@@ -235,7 +244,7 @@ class Session:
         reason = TeardownUnproven("you left before it was proven")
         owed = [lease for lease in self.ledger.open_leases() if self.locks.is_held(lease.id)]
         for lease in owed:
-            self._alert(unchecked(lease, reason))
+            self._alert(absence.unchecked(lease, reason))
         if not owed and interrupted is not None:
             return interrupted  # another process has the proof
         return TeardownUnproven(
@@ -245,7 +254,7 @@ class Session:
     def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
         """Run a program that needs the capabilities of the cloud, if one is asked."""
         asked = traits.traits_of(cloud or self.target.kind).billed
-        return self.run(build(self.world(cloud).cloud.capabilities if asked else NO_CLOUD), cloud)
+        return self.run(build(self.world(cloud).cloud.capabilities if asked else cloud_api.NO_CLOUD), cloud)
 
     @property
     def runs_directory(self) -> Path:
@@ -299,15 +308,13 @@ class Session:
                 self._after_end(self, self.ledger.run(run_id)[0])
 
     def _recover(self, budget_s: float, spare: str | None, look: bool) -> None:
-        from orchestrator.promise.recover import close_attempts, overdue, recover  # only where something is owed
-
-        self.run(close_attempts())
+        self.run(recover.close_attempts())
         for kind in traits.billed_clouds():
             self._ask_time(kind)
-            if not self.run(overdue(kind, spare=spare, look=look), kind):
+            if not self.run(recover.overdue(kind, spare=spare, look=look), kind):
                 continue
             try:
-                program = partial(recover, kind, budget_s=budget_s, spare=spare, look=look)
+                program = partial(recover.recover, kind, budget_s=budget_s, spare=spare, look=look)
                 results = self.on_cloud(program, kind)
             except TpujobError as error:
                 self._recovery_failed(kind, error)
@@ -316,29 +323,25 @@ class Session:
                 self.note(released)
             if self._interrupted is not None:
                 raise self._interrupted  # Ctrl-C is for the command, not only for its recovery
-            self.run(close_attempts())
+            self.run(recover.close_attempts())
 
     def _ask_time(self, kind: str) -> None:
         """Ask the cloud how long this machine was off: once a session, and only after a restart."""
         owed = [lease for lease in self.ledger.open_leases() if lease.cloud == kind]
         if owed and kind not in self._asked_time and not self.clocks.is_certain(kind):
-            from orchestrator.promise.server_time import ask_time  # only after a restart
-
             self._asked_time.add(kind)
             try:
-                self.run(ask_time(owed[0]), kind)
+                self.run(server_time.ask_time(owed[0]), kind)
             except Interrupted:
                 raise  # Ctrl-C is for the command, not only for the question
             except TpujobError as error:  # such as no credentials for a cloud that this session does not use
                 self.reporter.notice("clock", f"how long this machine was off is not known yet: {error.message}")
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
-        from orchestrator.promise.recover import overdue  # as above
-
         self.reporter.fail(error)
-        for lease, why, _ in self.run(overdue(kind), kind):
+        for lease, why, _ in self.run(recover.overdue(kind), kind):
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
-            self.unproven[lease.id] = unchecked(lease, error)
+            self.unproven[lease.id] = absence.unchecked(lease, error)
 
     def know_secrets(self, run: RunRecord) -> None:
         """Hide what this process has in the variables from which the job got its secrets."""
@@ -358,26 +361,22 @@ class Session:
         self._alert(released)
 
     def _alert(self, released: Released) -> None:
-        from orchestrator.report.messages import unproven_alert  # seldom needed
-
         lease = released.lease
         timings = settings.timings_of(lease.cloud, os.environ)
         watchdog_by = (
             claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
         )
-        self.reporter.alert(unproven_alert(released, self._connections.guardian_words, watchdog_by=watchdog_by))
+        self.reporter.alert(
+            messages.unproven_alert(released, self._connections.guardian_words, watchdog_by=watchdog_by)
+        )
 
     def forget_keys(self, lease_id: str) -> None:
         """Delete the SSH keys of a slice that is gone. Its directory stays while its key is left in the OS Login profile."""
-        directory = self.directory / "leases" / lease_id
-        shutil.rmtree(directory, ignore_errors=True)
-        if lease_id in self.keys_left:
-            with contextlib.suppress(OSError):  # a full disk: then the key goes when it expires
-                private_files.make_directory(directory)
+        left_keys.forget(self, lease_id)
 
     def _forget_left_keys(self) -> None:
         if any((self.directory / "leases").glob("*")):
-            forget_gone(self)
+            left_keys.forget_gone(self)
 
     def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
         """Delete the SSH keys of these leases, but those of `kept` and of slices that are not proven gone."""

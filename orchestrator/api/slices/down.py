@@ -15,9 +15,10 @@ from orchestrator.api.slices import inventory
 from orchestrator.api.slices.inventory import ProjectInventory
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
 from orchestrator.promise.lease.absence import Released
+from orchestrator.promise.lease.changes import Intent
 from orchestrator.promise.lease.claim_labels import adopted
 from orchestrator.promise.lease.cloud_api import SliceView
-from orchestrator.promise.lease.lease import DOWN, Intent, Lease, Mode, Purpose
+from orchestrator.promise.lease.lease import DOWN, Lease, Mode, Purpose
 from orchestrator.run import up_and_down
 from orchestrator.text import names
 

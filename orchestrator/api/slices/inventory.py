@@ -18,8 +18,8 @@ from orchestrator import traits as place_traits
 from orchestrator.api.session.session import Session
 from orchestrator.errors import NOT_PROVEN, AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.places.area import Area
-from orchestrator.promise.lease.cloud_api import EVERYWHERE, Cloud, SliceName, SliceView
-from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, Cloud, SliceView
+from orchestrator.promise.lease.lease import Lease, SliceName
 from orchestrator.text import names
 from orchestrator.text.units import clock
 

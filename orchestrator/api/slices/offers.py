@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog
 from orchestrator.api.session import connections
-from orchestrator.api.session.events import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.capacity import location_rules
 from orchestrator.capacity.availability import Availability
 from orchestrator.capacity.location_rules import accelerator_problem, places_near, split_places
 from orchestrator.catalog import gke
 from orchestrator.errors import CloudError, UserError
-from orchestrator.places.vms.plans import AVAILABILITY, asked_project, known_availability
+from orchestrator.places.vms.known import AVAILABILITY, asked_project, known_availability
 from orchestrator.report.offers import MANY_HOSTS, Offered, chosen, offered
 from orchestrator.system import whole_file
+from orchestrator.system.lazy import Later
 from orchestrator.text.names import for_display
 
 if TYPE_CHECKING:
-    from orchestrator.places.tpu.api.client import TpuApi
+    from concurrent import futures
 
+    from orchestrator.api.session.reporter import Reporter
+    from orchestrator.places.tpu.api.client import TpuApi
+else:  # to ask the API
+    futures = Later("concurrent.futures")
 
 is_place = location_rules.is_place  # of the words of a command
 AT_ONCE = 8  # zones that are asked at the same time
@@ -45,7 +48,7 @@ def ask_again(session: Session) -> Availability:
 def _ask(cloud: TpuApi, project: str, zones: tuple[str, ...], full_name: str, reporter: Reporter) -> Availability:
     answers: dict[str, tuple[str, ...]] = {}
     errors: dict[str, CloudError] = {}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with futures.ThreadPoolExecutor(AT_ONCE) as pool:
         asked = {zone: pool.submit(cloud.accelerator_types, project, zone) for zone in zones}
         for number, (zone, answer) in enumerate(asked.items()):
             reporter.progress("project", f"asking the API what {project} has: {number} of {len(zones)} zones answered")

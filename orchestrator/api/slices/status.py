@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog, settings, traits
 from orchestrator.api.session import lookup, sweep_progress
@@ -14,14 +14,22 @@ from orchestrator.api.session.sweep_progress import SweepProgress
 from orchestrator.api.slices import inventory
 from orchestrator.api.slices.inventory import ProjectInventory
 from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
-from orchestrator.promise.lease import claim_labels, guest_reports
-from orchestrator.promise.lease.absence import is_ours, unchecked
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState
-from orchestrator.report.rows import collected, costs
+from orchestrator.report.rows import costs
+from orchestrator.system.lazy import Later
 from orchestrator.text import names
 from orchestrator.text.units import day_clock, format_usd
+
+if TYPE_CHECKING:
+    from orchestrator.promise.lease import absence, claim_labels, guest_reports
+    from orchestrator.report.rows import collected
+else:  # where there is a slice
+    absence = Later("orchestrator.promise.lease.absence")
+    claim_labels = Later("orchestrator.promise.lease.claim_labels")
+    collected = Later("orchestrator.report.rows.collected")
+    guest_reports = Later("orchestrator.promise.lease.guest_reports")
 
 _STOPPED_STATES = ("STOPPING", "STOPPED")  # the API's words
 _STOPPED = (
@@ -205,7 +213,7 @@ def _rows(session: Session, asked: list[ProjectInventory], before: set[str]) -> 
 
 def _remark(view: SliceView, closed: Lease | None) -> str:
     """What the ledger has about a slice for which it has no open lease."""
-    if closed is None or not is_ours(view, closed):
+    if closed is None or not absence.is_ours(view, closed):
         return "not in this machine's ledger"
     if closed.state is LeaseState.FORGOTTEN:
         return f"forgotten here, {closed.reason}"
@@ -335,4 +343,4 @@ def _note_overdue(session: Session) -> None:
         slow_s = 2 * settings.timings_of(lease.cloud, os.environ).absent_s
         slow = lease.down_at is not None and session.now(lease.cloud) - lease.down_at >= slow_s
         if slow and lease.id not in session.unproven:
-            session.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))
+            session.note(absence.unchecked(lease, TeardownUnproven("another process is still deleting it")))

@@ -13,9 +13,10 @@ from orchestrator.api.session import lookup
 from orchestrator.api.session.lookup import default_handle
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices.shell import write_down
-from orchestrator.capacity.capacity_request import CapacityRequest, Provisioning
+from orchestrator.capacity.capacity_request import CapacityRequest
 from orchestrator.capacity.location_rules import runtime_doubt
 from orchestrator.capacity.plan import Plan, make
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import TeardownUnproven, TpujobError, UnknownRun, UserError
 from orchestrator.places.vms import plans, vms_of
 from orchestrator.promise.lease.access import AccessWish, Via

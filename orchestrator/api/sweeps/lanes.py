@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import traits
 from orchestrator.api.jobs.results import command_exit_code
 from orchestrator.api.jobs.runs import RunOptions, start_run
-from orchestrator.api.session.events import Reporter, RunResult, VariantResult
+from orchestrator.api.session.events import RunResult, VariantResult
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.api.session.sweep_progress import counts_of
 from orchestrator.errors import (
@@ -30,8 +31,9 @@ from orchestrator.errors import (
     TeardownUnproven,
     TpujobError,
 )
+from orchestrator.promise.lease.changes import SweepEnded
 from orchestrator.promise.lease.lease import CANCEL
-from orchestrator.promise.lease.run_and_attempt import AttemptState, SweepEnded
+from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.run.job_run import Lane, release_lane
 
 if TYPE_CHECKING:

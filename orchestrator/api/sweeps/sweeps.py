@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import traits
 from orchestrator.api.jobs import results
 from orchestrator.api.results import pages
-from orchestrator.api.session.events import Reporter, SweepResult, VariantResult
+from orchestrator.api.session.events import SweepResult, VariantResult
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.api.session.shown_logs import Choice
 from orchestrator.api.session.sleep_inhibitor import awake

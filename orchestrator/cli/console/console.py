@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import re
-import shutil
 import sys
 import textwrap
 import threading
@@ -19,14 +18,22 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.api.session import events
-from orchestrator.api.session.shown_logs import ShownLogs
+from orchestrator.api.session.reporter import Reporter
+from orchestrator.system.lazy import Later
 from orchestrator.text.terminal import harmless
 from orchestrator.text.units import format_duration
 
 if TYPE_CHECKING:
-    from orchestrator.api.session.shown_logs import Choice
-    from orchestrator.cli.console.live_view import LiveView
+    import shutil
+
+    from orchestrator.api.session import events, shown_logs
+    from orchestrator.api.session.shown_logs import Choice, ShownLogs
+    from orchestrator.cli.console import live_view
+else:  # many a command has no events, no job and no terminal
+    events = Later("orchestrator.api.session.events")
+    live_view = Later("orchestrator.cli.console.live_view")
+    shown_logs = Later("orchestrator.api.session.shown_logs")
+    shutil = Later("shutil")
 
 
 GOOD = {"succeeded", "READY", "ACTIVE", "live", "billing"}
@@ -80,10 +87,10 @@ class Console:
     """Renders the client's events. One per process, called from any thread."""
 
     def __init__(self) -> None:
-        self.reporter = events.Reporter(self.show)
+        self.reporter = Reporter(self.show)
         self.secrets = self.reporter.secrets
         self._lock = threading.RLock()
-        self._live_view: LiveView | None = None  # made for the first progress
+        self._live_view: live_view.LiveView | None = None  # made for the first progress
         self.streams_json = False  # every event as a JSON object on a line of stdout, and nothing else there
         # Off: on stdout are only the lines of a run that goes on; the log and the lines of any other end go to stderr.
         self.log_is_data = True
@@ -151,7 +158,7 @@ class Console:
 
     def _logs_of(self, event: events.Event) -> ShownLogs:
         if event.variant not in self._logs:
-            self._logs[event.variant] = ShownLogs(self._chosen_logs, self._logs_option)
+            self._logs[event.variant] = shown_logs.ShownLogs(self._chosen_logs, self._logs_option)
         return self._logs[event.variant]
 
     def _announce_logs(self, event: events.Event) -> None:
@@ -190,10 +197,8 @@ class Console:
 
     def _others(self, width: int) -> str:
         """Return what the workers do whose logs are hidden, in this width; empty if there are none."""
-        from orchestrator.cli.console.live_view import others_text  # only while a job runs
-
         others = self._logs[""].others() if "" in self._logs else None
-        return others_text(others, width) if others else ""
+        return live_view.others_text(others, width) if others else ""
 
     def _show_result(self, result: events.RunResult) -> None:
         if self._live_view is not None:
@@ -266,12 +271,10 @@ class Console:
         elif not self.is_quiet:
             self._live().progress(event)
 
-    def _live(self) -> LiveView:
+    def _live(self) -> live_view.LiveView:
         if self._live_view is None:
-            from orchestrator.cli.console.live_view import LiveView  # only while a job runs
-
             plain = functools.partial(self._write, wrap=True)
-            self._live_view = LiveView(
+            self._live_view = live_view.LiveView(
                 self._lock, self.fit, plain, on_terminal=is_terminal(sys.stderr), others=self._others
             )
         return self._live_view

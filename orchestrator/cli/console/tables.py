@@ -4,8 +4,6 @@ On a terminal a table fits the width: the least important columns are left out, 
 A cell is text: it can neither format the table nor steer the terminal.
 """
 
-import hashlib
-import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,9 +13,12 @@ from orchestrator.cli.console.output import console, emit
 from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
+    import hashlib
+    import shutil
+
     from rich import cells
 else:
-    cells = Later("rich.cells")
+    cells, hashlib, shutil = Later("rich.cells"), Later("hashlib"), Later("shutil")
 
 GAP = 2  # spaces between two columns
 LEAST_WRAPPED, LEAST_SHORTENED = 8, 8  # columns

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator import catalog
 from orchestrator.capacity import location_rules
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.job.rules.field_rules import as_written, dollars, duration
 from orchestrator.job.rules.gke import type_problem as gke_type_problem
 from orchestrator.job.source.yaml_source import Path

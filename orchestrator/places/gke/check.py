@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.job.rules.gke import section_problems
 from orchestrator.job.rules.tpu import is_several, tpu_problems

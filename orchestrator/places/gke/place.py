@@ -25,8 +25,8 @@ from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedPlace, NoReach
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import buckets, records
-from orchestrator.promise.lease.cloud_api import Cloud, QueueTerms, SliceName, SliceRequest, WorkerAddress
-from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.lease.cloud_api import Cloud, QueueTerms, SliceRequest, WorkerAddress
+from orchestrator.promise.lease.lease import Lease, Purpose, SliceName
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.settings import GKE
 from orchestrator.text import names

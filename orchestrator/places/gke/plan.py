@@ -1,8 +1,8 @@
 """The plan of a job on a cluster: one candidate, with the price of its nodes where the table knows one, in words. Pure."""
 
 from orchestrator import catalog
-from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.capacity.plan import Candidate, Plan
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.places.gke.objects.manifest import MAX_BYTES, ClusterShape, PodProgram
 from orchestrator.text.units import format_duration, format_size, format_usd
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator import job as job_file
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.errors import JobSpecError
 from orchestrator.hosts.shipping.shipment import Shipment

@@ -31,9 +31,10 @@ from orchestrator.places.place import Ask, End, Standing, Watch
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Effect, Make, Now, ReadLease, Record, Report, Sleep, World
 from orchestrator.promise.effects.cloud import Get, Workers
+from orchestrator.promise.lease.changes import Leased, NotAllowed, Ready
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState
-from orchestrator.promise.lease.lease import Lease, LeaseState, NotAllowed, Ready
-from orchestrator.promise.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, Leased, WorkerEnd, what_ended_it
+from orchestrator.promise.lease.lease import Lease, LeaseState
+from orchestrator.promise.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, WorkerEnd, what_ended_it
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.obtain.acquire import create_slice
 from orchestrator.promise.obtain.drafts import Draft

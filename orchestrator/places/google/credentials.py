@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.fetch import fetch
-from orchestrator.promise.lease.cloud_api import is_emulated
+from orchestrator.promise.lease.periods import is_emulated
 from orchestrator.settings import Target, loopback_problem
 from orchestrator.system.lazy import Later
 

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 
 from orchestrator.errors import AuthError, CloudError, UnexpectedReply
 from orchestrator.places.google.fetch import api_call
-from orchestrator.promise.lease.access import ANYWHERE, SSH_PORT, FirewallRule, Subnetwork
 from orchestrator.promise.lease.cloud_api import Bearer
+from orchestrator.promise.lease.network import ANYWHERE, SSH_PORT, FirewallRule, Subnetwork
 
 COMPUTE, USAGE, RESOURCES = (
     "compute.googleapis.com",

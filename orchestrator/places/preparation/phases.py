@@ -16,8 +16,8 @@ from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.ssh import agent
 from orchestrator.places.place import Phase
 from orchestrator.places.preparation import requirements
-from orchestrator.promise.lease.cloud_api import GOOGLE, emulated
 from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.periods import GOOGLE, emulated
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.text import artifacts, scripts
 from orchestrator.text.scripts import Environment, of_training

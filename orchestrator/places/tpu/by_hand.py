@@ -2,7 +2,7 @@
 
 import shlex
 
-from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.text import names
 
 MAY = "may be billing"

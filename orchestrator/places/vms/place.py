@@ -25,8 +25,8 @@ from orchestrator.places.vms.reach import Reach
 from orchestrator.places.vms.stay import VmStay
 from orchestrator.promise.lease import access
 from orchestrator.promise.lease.access import AccessWish
-from orchestrator.promise.lease.cloud_api import Timings, is_emulated
 from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.periods import Timings, is_emulated
 from orchestrator.promise.lease.run_and_attempt import has_uncollected_results
 from orchestrator.text.units import day_clock
 

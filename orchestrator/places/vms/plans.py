@@ -2,95 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.capacity import availability, grants
+from orchestrator.capacity import grants
 from orchestrator.capacity.capacity_request import PlanInputs
 from orchestrator.capacity.plan import Plan
-from orchestrator.errors import CloudError, ExternalAddressRefused, OsLoginRequired
 from orchestrator.places.desk import Desk
 from orchestrator.places.preparation import buckets
+from orchestrator.places.vms.known import known_availability, rules_of
 from orchestrator.places.vms.plan_lines import dropped_lines, plan_lines
 from orchestrator.promise.lease import access
-from orchestrator.promise.lease.access import AccessWish, ProjectRules
-from orchestrator.promise.lease.cloud_api import is_emulated
+from orchestrator.promise.lease.access import AccessWish
 from orchestrator.promise.lease.lease import Purpose
+from orchestrator.promise.lease.periods import is_emulated
 from orchestrator.promise.obtain.drafts import PlanDrafter, Site
-from orchestrator.system import whole_file
 from orchestrator.text.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from orchestrator.capacity.availability import Availability
     from orchestrator.capacity.egress import Bucket
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.promise.obtain.startup_script import Watched
 
 
-AVAILABILITY = "availability.json"  # in the state directory: `tpujob offers --refresh` writes it
 DEFAULT_EMULATED_CORES = 2
 DOCTOR_OF = "tpujob doctor JOB.yaml"  # or --via: about another way than that of the settings
-
-
-# What this machine has learned of the policies of projects, so that the next create is not refused first: access.json.
-#
-# No permission is asked for: few may read a project's policies. A refusal is remembered for a day, since policies change.
-
-REMEMBERED_S = 24 * 3600.0
-RULES: dict[type[CloudError], str] = {ExternalAddressRefused: "no_external_addresses", OsLoginRequired: "os_login"}
-
-
-@dataclass(frozen=True, slots=True)
-class RulesFile:
-    """The rules of one project of one cloud. A file that is missing or damaged knows none, and is written anew.
-
-    What this process has learned it knows in any case: the file may be on a full disk, or be written by two at once.
-    """
-
-    path: Path
-    cloud: str
-    project: str
-    now: Callable[[], float]  # the ledger's time
-    _learned: set[str] = field(default_factory=set, compare=False)  # by this process
-
-    def known(self) -> ProjectRules:
-        """Return the rules that were learned in the last day, or by this process."""
-        found = self._read().get(self._key, {})
-        return ProjectRules(**{n: n in self._learned or self._is_fresh(found.get(n)) for n in RULES.values()})
-
-    def learn(self, refusal: CloudError) -> None:
-        """Remember what a policy refuses. A file that cannot be written costs the next run one refused create."""
-        name = next((name for kind, name in RULES.items() if isinstance(refusal, kind)), None)
-        if name is None:
-            return
-        self._learned.add(name)
-        content = self._read()
-        entry = {"at": self.now(), "why": refusal.message}
-        content[self._key] = {**content.get(self._key, {}), name: entry}
-        with suppress(OSError):
-            whole_file.replace(self.path, json.dumps(content, indent=1))
-
-    @property
-    def _key(self) -> str:
-        return f"{self.cloud} {self.project}"
-
-    def _is_fresh(self, entry: Any) -> bool:
-        at = entry.get("at") if isinstance(entry, dict) else None
-        return isinstance(at, (int, float)) and 0 <= self.now() - at < REMEMBERED_S
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        rows = found if isinstance(found, dict) else {}
-        return {key: value for key, value in rows.items() if isinstance(value, dict)}
 
 
 def known_to(desk: Desk, spec: JobSpec | None = None) -> PlanInputs:
@@ -100,20 +37,6 @@ def known_to(desk: Desk, spec: JobSpec | None = None) -> PlanInputs:
         availability=known_availability(desk),
         buckets=_buckets(desk, spec) if spec is not None else (),
     )
-
-
-def known_availability(desk: Desk) -> Availability | None:
-    """Return what the API said that the project has; None when it was never asked or the file is unreadable."""
-    try:
-        kept = json.loads((desk.directory / AVAILABILITY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return availability.from_dict(kept, asked_project(desk))
-
-
-def asked_project(desk: Desk) -> str:
-    """Return the project as the kept answer names it."""
-    return f"{desk.target.kind}:{desk.target.project}"
 
 
 def _used(desk: Desk) -> list[tuple[str, str, bool]]:
@@ -126,11 +49,6 @@ def _buckets(desk: Desk, spec: JobSpec) -> tuple[Bucket, ...]:
     emulated = is_emulated(desk.target.kind)
     emulator = os.environ.get("STORAGE_EMULATOR_HOST") if emulated else None
     return () if emulated and not emulator else buckets.buckets_of(desk, spec, emulator)
-
-
-def rules_of(desk: Desk) -> RulesFile:
-    """Return what is known of the policies of this session's project."""
-    return RulesFile(desk.directory / "access.json", desk.target.kind, desk.target.project, desk.now)
 
 
 def drafter(

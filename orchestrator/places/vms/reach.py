@@ -15,7 +15,7 @@ from orchestrator.hosts.ssh.proxy_command import Piped
 from orchestrator.places import google
 from orchestrator.places.desk import Emulator
 from orchestrator.promise.lease.access import Via
-from orchestrator.promise.lease.cloud_api import is_emulated
+from orchestrator.promise.lease.periods import is_emulated
 from orchestrator.promise.obtain.login_key import COMMENT, create_key
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from orchestrator.places.place import Ask, End, Standing
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Make, Now, Record, Report
 from orchestrator.promise.effects.cloud import Workers
+from orchestrator.promise.lease.changes import Leased
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Lease
-from orchestrator.promise.lease.run_and_attempt import Leased
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.obtain.drafts import Draft, Drafter

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orchestrator.errors import TpujobError
+from orchestrator.promise.lease.changes import AttemptEvent, LeaseEvent
 from orchestrator.promise.lease.cloud_api import Cloud, WorkerAddress
-from orchestrator.promise.lease.lease import Lease, LeaseEvent
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEvent, WorkerEnd
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, WorkerEnd
 
 if TYPE_CHECKING:
     from orchestrator.promise.ledger.ledger import Ledger

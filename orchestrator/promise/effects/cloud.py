@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import CloudError
 from orchestrator.promise.effects.base import Effect, QuickEffect, T, World
-from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
-from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceRequest, SliceView, WorkerAddress
+from orchestrator.promise.lease.lease import Lease, SliceName
 
 
 @dataclass(frozen=True, slots=True)

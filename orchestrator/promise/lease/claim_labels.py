@@ -8,8 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.promise.lease.cloud_api import SliceView, Timings
+from orchestrator.promise.lease.cloud_api import SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState, Mode, Purpose
+from orchestrator.promise.lease.periods import Timings
 from orchestrator.text import names
 
 DEFAULT_LIFE_S = 24 * 3600.0  # from its creation on, for a slice of ours with unreadable labels

@@ -1,19 +1,15 @@
-"""A lease: the obligation for one billable slice, from intent to proven absence. Pure: states, events, transitions.
+"""A lease: the obligation for one billable slice, from intent to proven absence. Pure: its states, and what they mean.
 
-`_ALLOWED` below is the whole state machine. The ledger stores a lease and appends the event that changed it in one
-transaction; nothing else changes a lease. The attempt that uses a lease has its own states (`promise.lease.run_and_attempt`):
-it may fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in
-`promise.lease.absence` produces it.
+What changes a lease is in `promise.lease.changes`. The attempt that uses a lease has its own states
+(`promise.lease.run_and_attempt`): it may fail, succeed or be lost, and none of that ends the obligation.
 
 (No `slots` here, in `cloud_api` and in `run_and_attempt`: they double the time to create a class.)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
 
 from orchestrator.promise.lease.access import DIRECT, Route
-from orchestrator.promise.lease.cloud_api import SliceName
 
 
 class LeaseState(StrEnum):
@@ -51,6 +47,19 @@ class Purpose(StrEnum):
 
     RUN = "run"  # ends with its run
     HOLD = "hold"  # created by `tpujob up`, or kept after a run (see HeldFor): ends with `down`, or at `hold_until`
+
+
+@dataclass(frozen=True)
+class SliceName:
+    """A slice's project, zone and node id. The id is chosen and recorded before the create call, and never used twice.
+
+    A `queued` slice is a queued resource and the node created from it, both under this one id.
+    """
+
+    project: str
+    zone: str
+    node: str
+    queued: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,199 +139,6 @@ class Lease:
     def ends_at(self) -> float:
         """When its claim ends at the latest, as far as is known now."""
         return self.deadline if self.hold_until is None else min(self.hold_until, self.deadline)
-
-
-@dataclass(frozen=True)
-class Intent:
-    """Recorded before anything is sent: the lease exists, the slice does not."""
-
-    lease: Lease
-
-
-@dataclass(frozen=True)
-class LeaseChange:
-    """Base of the events of a lease that exists. `at`: ledger time. `kind`: as the ledger has it, where the name is another."""
-
-    kind: ClassVar[str] = ""
-
-    lease_id: str
-    at: float
-
-
-class CreateSent(LeaseChange):
-    """Recorded before every create call, retries included: from here on the slice may exist."""
-
-    kind = "sent"
-
-
-@dataclass(frozen=True)
-class LoginGranted(LeaseChange):
-    """OS Login has the key of the lease, and says whom to log in as. Recorded before the first create call."""
-
-    user: str
-
-
-@dataclass(frozen=True)
-class LoginRefused(LeaseChange):
-    """OS Login refused the key of the lease: that import has no effect, and there is nothing to remove."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class CreateRefused(LeaseChange):
-    """The API refused a create: that call has no effect, now or later."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class Created(LeaseChange):
-    """The API accepted a create and named its operation."""
-
-    operation: str
-
-
-class Settled(LeaseChange):
-    """The operation of every create that left is done."""
-
-
-class Ready(LeaseChange):
-    """The slice was seen READY."""
-
-
-@dataclass(frozen=True)
-class HeldUntil(LeaseChange):
-    """The slice outlives the process that created it, until `until` (at most the deadline)."""
-
-    kind = "held"
-
-    until: float
-    held_for: HeldFor = HeldFor.USER
-
-
-@dataclass(frozen=True)
-class HandedToNextRun(LeaseChange):
-    """The slice goes on to the next run of the process that created it, with the name, the end and the budget of that run."""
-
-    kind = "passed"
-
-    run: str
-    handle: str
-    deadline: float
-    budget_usd: float | None = None
-
-
-class Detached(LeaseChange):
-    """The claim passed from this process to the job on the VM, and the watchdog there confirmed it."""
-
-
-@dataclass(frozen=True)
-class Extended(LeaseChange):
-    """The user moved the end: `hold_until` of a held slice, the deadline otherwise."""
-
-    until: float
-
-
-@dataclass(frozen=True)
-class ReleaseBegan(LeaseChange):
-    """The slice is to be deleted. No event but `Gone` and `Forgotten` ends this state."""
-
-    kind = "down"
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Gone(LeaseChange):
-    """The slice is proven absent."""
-
-    evidence: str
-
-
-@dataclass(frozen=True)
-class Forgotten(LeaseChange):
-    """The user looked, and declares that the slice does not exist or is not theirs. Nothing is proven."""
-
-    why: str
-
-
-LeaseEvent = Intent | LeaseChange
-
-# Event → the states in which it may happen. Down is allowed in DOWN (a second `down`); Sent and Settled change no state.
-_ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
-    LoginGranted: frozenset({LeaseState.INTENT}),
-    LoginRefused: frozenset({LeaseState.INTENT}),
-    CreateSent: frozenset({LeaseState.INTENT}),
-    CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
-    Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
-    Settled: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
-    Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
-    HeldUntil: frozenset({LeaseState.READY}),
-    HandedToNextRun: frozenset({LeaseState.READY}),
-    Detached: frozenset({LeaseState.CREATING, LeaseState.READY}),  # CREATING: a JobSet takes its job with it
-    Extended: frozenset({LeaseState.READY}),
-    ReleaseBegan: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
-    Gone: frozenset({LeaseState.DOWN}),
-    Forgotten: frozenset({LeaseState.DOWN}),
-}
-
-
-class NotAllowed(Exception):
-    """The event does not fit the lease's state: another process changed it (say, `tpujob down` in another terminal)."""
-
-    def __init__(self, lease: Lease, event: LeaseEvent) -> None:
-        super().__init__(f"lease {lease.id} is {lease.state}: {type(event).__name__} does not apply")
-
-
-def apply(lease: Lease, event: LeaseEvent) -> Lease:
-    """Return the lease after the event. States only advance: INTENT < CREATING < READY < DOWN < GONE. Raises NotAllowed."""
-    if lease.state not in _ALLOWED[type(event)]:
-        raise NotAllowed(lease, event)
-    match event:
-        case CreateSent(at=at):
-            return replace(lease, sent_at=at, sends=lease.sends + 1, settled=False)
-        case LoginGranted(user=user):
-            return replace(lease, route=replace(lease.route, user=user))
-        case LoginRefused():
-            return replace(lease, route=replace(lease.route, os_login=False))
-        case CreateRefused():
-            return replace(lease, sends=lease.sends - 1)
-        case Created(operation=operation):
-            state = LeaseState.CREATING if lease.state is LeaseState.INTENT else lease.state
-            return replace(lease, state=state, operation=operation)
-        case Settled():
-            return replace(lease, settled=True)
-        case Ready(at=at):
-            # With one create, READY is its end. A second one, whose reply was lost, may still be under way.
-            settled = lease.settled or lease.sends <= 1
-            ready_at, deadline = lease.ready_at or at, lease.deadline
-            if lease.ready_by is not None and lease.ready_at is None:
-                deadline -= max(lease.ready_by - at, 0.0)  # waiting time that was not used does not prolong the lease
-            return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
-        case HeldUntil(until=until, held_for=held_for):
-            # A detached run: its job has ended, and the slice is held for its results.
-            until = min(until, lease.deadline)
-            return replace(lease, purpose=Purpose.HOLD, hold_until=until, held_for=held_for, detached_at=None)
-        case HandedToNextRun(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
-            if lease.mode is not Mode.RUN:
-                raise NotAllowed(lease, event)  # it is claimed by its user, or by a job on the VM
-            return replace(lease, run=run, handle=handle, deadline=deadline, budget_usd=budget_usd)
-        case Detached(at=at):
-            return replace(lease, detached_at=at)
-        case Extended(until=until):
-            held_until = None if lease.hold_until is None else until
-            return replace(lease, deadline=max(lease.deadline, until), hold_until=held_until)
-        case ReleaseBegan(at=at, reason=reason):
-            if lease.state is LeaseState.DOWN:
-                # The latest reason wins: the user may end the run, not only this attempt.
-                return replace(lease, reason=reason)
-            return replace(lease, state=LeaseState.DOWN, down_at=at, reason=reason)
-        case Gone(at=at):
-            return replace(lease, state=LeaseState.GONE, gone_at=at)
-        case Forgotten(at=at, why=why):
-            return replace(lease, state=LeaseState.FORGOTTEN, gone_at=at, reason=why)
-    raise AssertionError(f"no transition for {event!r}")
 
 
 def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None:

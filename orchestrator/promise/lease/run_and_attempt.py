@@ -1,18 +1,17 @@
-"""Runs and attempts: their values, events and transitions, and what was saved of one whose slice was lost. Pure.
+"""Runs and attempts: their values, and what was saved of one whose slice was lost. Pure.
 
 A run is one execution of a job; an attempt is one try of it on one lease. An attempt ends when the outcome of the payload
-is known. The run's state is that of its last attempt.
+is known. The run's state is that of its last attempt. What changes them is in `promise.lease.changes`.
 
 What was saved is measured by `hosts.fleet.saved_work`; `run.restart` reports it and records it in the ledger.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
 
 from orchestrator import errors
-from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError, exit_code
-from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseEvent, LeaseState, NotAllowed, ReleaseBegan
+from orchestrator.errors import Interrupted, PayloadFailed, TpujobError
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.text.units import format_duration, format_size
 
@@ -93,165 +92,6 @@ class WorkerEnd:
     def failed(self) -> bool:
         """Whether it ended with an error of its own."""
         return self.exit_code != 0 and not self.stopped
-
-
-@dataclass(frozen=True)
-class Began:
-    """The attempt begins; the first attempt also begins its run."""
-
-    run: RunRecord
-    attempt: Attempt
-    at: float | None = None  # None: the first attempt, which began with its run
-
-
-@dataclass(frozen=True)
-class AttemptChange:
-    """Base of the events of an attempt that has begun. `at`: ledger time."""
-
-    attempt_id: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Continued(AttemptChange):
-    """The attempt follows one that lost its slice. `text` says from where it goes on, or that it begins anew, and why.
-
-    `step`: of the saved checkpoint, None where unknown; `saved_s`: from the copy to the loss, None where nothing was copied.
-    """
-
-    text: str
-    files: int
-    size_bytes: int
-    step: int | None
-    saved_s: float | None
-
-
-@dataclass(frozen=True)
-class Tried(AttemptChange):
-    """A candidate was requested and could not be had; its lease is proven gone."""
-
-    lease_id: str
-    where: str  # accelerator type, zone and provisioning, for display
-    why: str
-
-
-@dataclass(frozen=True)
-class Leased(AttemptChange):
-    """The attempt uses this lease from now on; it may have lost an earlier one to a stockout."""
-
-    lease_id: str
-
-
-@dataclass(frozen=True)
-class Moved(AttemptChange):
-    """The attempt entered this state."""
-
-    state: AttemptState
-
-
-@dataclass(frozen=True)
-class _End(AttemptChange):
-    """Base of the events that say how an attempt ended; the fields are those of `Attempt`."""
-
-    state: AttemptState
-    detail: str = ""
-    exit_code: int | None = None
-    error: str = ""
-    hint: str = ""
-
-    @classmethod
-    def by(cls, attempt_id: str, at: float, state: AttemptState, error: TpujobError | None, **more: Any) -> Self:
-        """Return the event of an end with this error, from which `recorded_error` makes it again; None: a success."""
-        told: dict[str, Any] = {"exit_code": exit_code(error), **more}
-        if error is not None:
-            told |= {"detail": error.message, "error": type(error).__name__, "hint": error.hint or ""}
-        return cls(attempt_id, at, state, **told)
-
-
-@dataclass(frozen=True)
-class AttemptEnded(_End):
-    """The attempt ended. `rc`: the payload's code; `exit_code`: that of the command.
-
-    `workers`: how a job that failed ended on each of them.
-    """
-
-    rc: int | None = None
-    cause: str = ""  # of an attempt whose slice was lost: preempted, maintenance, host-failure, unreachable, hung
-    workers: tuple[WorkerEnd, ...] = ()
-
-
-class ResultsCollected(_End):
-    """After its end, the attempt's results were collected from its slice; this replaces how it had ended."""
-
-
-@dataclass(frozen=True)
-class RunCanceled:
-    """The user ended the run. The ledger stores what `events_of_cancel` makes of it, in one transaction."""
-
-    run_id: str
-    at: float
-    by: str  # `promise.lease.lease.CANCEL`
-
-
-AttemptEvent = Began | AttemptChange | RunCanceled
-
-
-class RunEnded(NotAllowed):
-    """The run was canceled: it begins no attempt and asks for no slice any more."""
-
-    def __init__(self, attempt: Attempt, event: LeaseEvent | Began) -> None:
-        Exception.__init__(self, f"run {attempt.run_id} was canceled: {type(event).__name__} does not apply")
-
-
-class SweepEnded(NotAllowed):
-    """The sweep was canceled: it begins no run any more."""
-
-    def __init__(self, sweep: str) -> None:
-        Exception.__init__(self, f"sweep {sweep} was canceled: it begins no run")
-
-
-def check_not_canceled(last: Attempt | None, event: LeaseEvent | Began) -> None:
-    """Raise RunEnded if `last`, the last attempt of the run of this event, was canceled."""
-    if last is not None and last.state is AttemptState.CANCELED:
-        raise RunEnded(last, event)
-
-
-def events_of_cancel(event: RunCanceled, last: Attempt, leases: list[Lease]) -> list[LeaseEvent | AttemptChange]:
-    """Return the events that end the run: of its last attempt, and of `leases`, its open ones. Empty if it has ended.
-
-    While the slice of the job is being released, the attempt stays open: the job has its result, which its process records,
-    or that process reads the reason before it begins another attempt.
-    """
-    if last.state.ended:
-        return []
-    events: list[LeaseEvent | AttemptChange] = [ReleaseBegan(lease.id, event.at, event.by) for lease in leases]
-    if any(lease.id == last.lease_id and lease.state is LeaseState.DOWN for lease in leases):
-        return events
-    if last.lease_id is None and leases:
-        events.append(Leased(last.id, event.at, leases[-1].id))
-    return [*events, AttemptEnded.by(last.id, event.at, AttemptState.CANCELED, Canceled(event.by))]
-
-
-def apply(attempt: Attempt, event: AttemptChange) -> Attempt:
-    """Return the attempt after the event. An ended attempt changes only with `ResultsCollected`."""
-    if isinstance(event, ResultsCollected):
-        return _ended(attempt, event)
-    if attempt.state.ended:
-        return attempt
-    match event:
-        case Leased(lease_id=lease_id):
-            return replace(attempt, lease_id=lease_id)
-        case Moved(at=at, state=state):
-            started = attempt.started_at or (at if state is AttemptState.RUNNING else None)
-            return replace(attempt, state=state, started_at=started)
-        case AttemptEnded(at=at, rc=rc):
-            return _ended(replace(attempt, rc=rc, ended_at=at), event)
-    return attempt  # Tried, Continued: only the event is stored
-
-
-def _ended(attempt: Attempt, event: _End) -> Attempt:
-    code, error, hint = event.exit_code, event.error, event.hint
-    return replace(attempt, state=event.state, detail=event.detail, exit_code=code, error=error, hint=hint)
 
 
 def recorded_error(attempt: Attempt) -> TpujobError | None:

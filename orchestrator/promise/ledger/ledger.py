@@ -1,8 +1,10 @@
 """The ledger: one SQLite file with every lease, run and attempt. Transactions and reads; decisions are in `promise.lease`.
 
-Every write is one transaction. It changes a row by a pure transition (`promise.lease.lease`, `promise.lease.run_and_attempt`),
-appends the event, and is committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
+Every write is one transaction. It changes a row by a pure transition (`promise.lease.changes`), appends the event, and is
+committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -11,22 +13,25 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UnknownLease, UnknownRun
-from orchestrator.promise.lease import lease as leases
-from orchestrator.promise.lease import run_and_attempt as attempts
-from orchestrator.promise.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled, RunRecord
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import read
 from orchestrator.promise.ledger import rows
 from orchestrator.promise.ledger.clocks import Anchor
 from orchestrator.promise.ledger.file import LedgerFile, LedgerUnavailable
 from orchestrator.promise.ledger.rows import GcRun, SweepRecord, marks
+from orchestrator.system.lazy import Later
 
-End = attempts.AttemptEnded | attempts.ResultsCollected
+if TYPE_CHECKING:
+    from orchestrator.promise.lease import changes
+    from orchestrator.promise.lease.changes import AttemptEvent, End, LeaseEvent
+else:  # what only reads has none
+    changes = Later("orchestrator.promise.lease.changes")
+
 ROOM_BYTES = 16384
-_KINDS: dict[str, type[End]] = {kind.__name__: kind for kind in (attempts.AttemptEnded, attempts.ResultsCollected)}
 
 
 class KeptEnds:
@@ -43,16 +48,16 @@ class KeptEnds:
     def follow(self, *events: object) -> None:
         """Take room for the ends of attempts that began, and drop those of attempts that ended: the ledger has these events."""
         for event in events:
-            if isinstance(event, Began):
+            if isinstance(event, changes.Began):
                 with contextlib.suppress(OSError):
                     self._directory.mkdir(mode=0o700, exist_ok=True)
                     self._write(event.attempt.id, b" " * ROOM_BYTES, 0)
-            elif isinstance(event, End):
+            elif isinstance(event, changes.End):
                 self.drop(event.attempt_id)
 
     def keep(self, *events: object) -> None:
         """Keep the ends among the events, after those that are kept: the ledger decides which one counts."""
-        for end in (event for event in events if isinstance(event, End)):
+        for end in (event for event in events if isinstance(event, changes.End)):
             line = json.dumps({"kind": type(end).__name__, **asdict(end)}).encode() + b"\n"
             with contextlib.suppress(OSError):
                 used = len(self._read(end.attempt_id).rstrip(b" "))
@@ -89,7 +94,7 @@ class KeptEnds:
 def _end(line: bytes) -> End | None:
     try:
         values = json.loads(line)
-        return read(_KINDS[values["kind"]], values)
+        return read(changes.ENDS[values["kind"]], values)
     except (ValueError, KeyError, TypeError):  # blanks, or written by halves
         return None
 
@@ -98,14 +103,6 @@ KEPT_GC_RUNS = 100
 SWEEP_CANCELED = "sweep_canceled"
 
 _OPEN = "state not in ('gone', 'forgotten')"
-_ENDS = (
-    leases.ReleaseBegan,
-    leases.Settled,
-    leases.Gone,
-    attempts.AttemptEnded,
-    attempts.ResultsCollected,
-    RunCanceled,
-)
 
 
 class Ledger(LedgerFile):
@@ -116,7 +113,7 @@ class Ledger(LedgerFile):
     def record(self, *events: LeaseEvent | AttemptEvent) -> None:
         """Apply the events in one durable transaction.
 
-        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run or its sweep was canceled;
+        Raises NotAllowed when a lease has moved on meanwhile, or when the run or its sweep was canceled;
         LedgerUnavailable, and then a later command records how the attempts of these events ended.
         """
         try:
@@ -127,7 +124,7 @@ class Ledger(LedgerFile):
         self._ends.follow(*events)
 
     def _record(self, *events: LeaseEvent | AttemptEvent) -> None:
-        with self._transaction(ends=all(isinstance(event, _ENDS) for event in events)):
+        with self._transaction(ends=all(isinstance(event, changes.LAST) for event in events)):
             for event in events:
                 self._apply(event)
 
@@ -188,31 +185,31 @@ class Ledger(LedgerFile):
 
     def _apply(self, event: LeaseEvent | AttemptEvent) -> None:
         match event:
-            case Intent(lease=lease):
-                attempts.check_not_canceled(self._last_attempt(lease.run), event)
+            case changes.Intent(lease=lease):
+                changes.check_not_canceled(self._last_attempt(lease.run), event)
                 self._insert("lease", rows.lease_row(lease))
                 self._append(lease.created_at, lease.id, event)
-            case Began(run=run, attempt=attempt):
-                attempts.check_not_canceled(self._last_attempt(run.id), event)
+            case changes.Began(run=run, attempt=attempt):
+                changes.check_not_canceled(self._last_attempt(run.id), event)
                 if (sweep := run.spec.sweep.id) is not None and self._is_canceled(sweep):
-                    raise attempts.SweepEnded(sweep)
+                    raise changes.SweepEnded(sweep)
                 self._insert("run", rows.run_row(run), "on conflict (id) do nothing")
                 self._put("attempt", "id", asdict(attempt))
                 self._append(event.at or run.created_at, attempt.id, event)
-            case RunCanceled(run_id=run_id):
+            case changes.RunCanceled(run_id=run_id):
                 last = self._last_attempt(run_id)
                 if last is None:
                     raise UnknownRun(f"there is no run {run_id!r}")
                 leases_of_run = self._leases(f"where run = ? and {_OPEN} order by created_at", run_id)
-                for each in attempts.events_of_cancel(event, last, leases_of_run):
+                for each in changes.events_of_cancel(event, last, leases_of_run):
                     self._apply(each)
-            case attempts.AttemptChange():
+            case changes.AttemptChange():
                 before = self._attempt(event.attempt_id)
-                self._change("attempt", asdict(before), asdict(attempts.apply(before, event)))
+                self._change("attempt", asdict(before), asdict(changes.apply_to_attempt(before, event)))
                 self._append(event.at, event.attempt_id, event)
             case _:
                 lease = self._lease(event.lease_id)
-                self._change("lease", rows.lease_row(lease), rows.lease_row(leases.apply(lease, event)))
+                self._change("lease", rows.lease_row(lease), rows.lease_row(changes.apply(lease, event)))
                 self._append(event.at, event.lease_id, event)
 
     def _is_canceled(self, sweep_id: str) -> bool:
@@ -237,7 +234,7 @@ class Ledger(LedgerFile):
         self._db.execute(insert, [*row.values()])
 
     def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
-        data = {} if isinstance(event, Intent | Began) else asdict(event)
+        data = {} if isinstance(event, changes.Intent | changes.Began) else asdict(event)
         named = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
         kind = getattr(event, "kind", "") or named
         self._insert("event", {"at": at, "subject": subject, "kind": kind, "data": json.dumps(data)})
@@ -291,7 +288,7 @@ class Ledger(LedgerFile):
     def attempts_open(self) -> list[Attempt]:
         """Return the attempts that have not ended; those in a state of a newer tpujob are for that one to judge."""
         self._record_kept()
-        words = [state.value for state in attempts.AttemptState if not state.ended]
+        words = [state.value for state in AttemptState if not state.ended]
         with self._reading():
             return self._attempts(f"where state in ({marks(words)})", *words)
 

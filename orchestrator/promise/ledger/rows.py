@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from orchestrator.promise.lease.access import Route
-from orchestrator.promise.lease.cloud_api import SliceName
-from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Purpose, SliceName
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec, read
 

@@ -10,12 +10,12 @@ from orchestrator import errors
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
 from orchestrator.promise.effects.cloud import Create, Get, GetOperation, GrantLogin, ListSlices
-from orchestrator.promise.lease import claim_labels
-from orchestrator.promise.lease import lease as leases
+from orchestrator.promise.lease import changes, claim_labels
 from orchestrator.promise.lease.absence import is_ours
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S
+from orchestrator.promise.lease.changes import NotAllowed
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceRequest, SliceState
-from orchestrator.promise.lease.lease import Lease, LeaseState, NotAllowed
+from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.obtain.startup_script import SCRIPT_KEY, with_claim
 from orchestrator.promise.release import try_record
 from orchestrator.promise.renewal import shorten_claim
@@ -43,7 +43,7 @@ async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabi
         # The lease's time starts with its capacity, at the latest when its request expires. The event Ready corrects it.
         life_s, ready_by = lease.deadline - lease.created_at, await Now() + request.queue.valid_for_s
         lease = replace(lease, ready_by=ready_by, deadline=ready_by + life_s)
-    await Record(leases.Intent(lease))
+    await Record(changes.Intent(lease))
     guardian = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Report("lease", f"{lease.name.node} · {guardian}")
     if lease.route.os_login:
@@ -66,7 +66,7 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
     for pause_s in retry.pauses(first_s=0.5):
         now_it_is = await ReadLease(lease.id)
         if now_it_is.state is not LeaseState.INTENT:  # this process was stopped, and nothing would remove the key
-            raise NotAllowed(now_it_is, leases.LoginGranted(lease.id, await Now(), lease.route.user))
+            raise NotAllowed(now_it_is, changes.LoginGranted(lease.id, await Now(), lease.route.user))
         try:
             user = await grant
             break
@@ -79,15 +79,15 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
             raise  # its effect is unknown
         except errors.CloudError as error:
             if not unanswered:
-                await try_record(leases.LoginRefused(lease.id, await Now(), error.message))
+                await try_record(changes.LoginRefused(lease.id, await Now(), error.message))
             raise
-    await Record(leases.LoginGranted(lease.id, await Now(), user))
+    await Record(changes.LoginGranted(lease.id, await Now(), user))
     return await ReadLease(lease.id)
 
 
 async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:
     for pause_s in retry.pauses(first_s=0.5):
-        await Record(leases.CreateSent(lease.id, await Now()))
+        await Record(changes.CreateSent(lease.id, await Now()))
         try:
             operation = await Create(request)
         except errors.CloudUnavailable as error:
@@ -100,13 +100,13 @@ async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> 
         except errors.UnexpectedReply:
             raise  # its effect is unknown
         except errors.CloudError as error:
-            await Record(leases.CreateRefused(lease.id, await Now(), error.message))
+            await Record(changes.CreateRefused(lease.id, await Now(), error.message))
             if not isinstance(error, errors.AlreadyExists):
                 raise
             await _adopt(lease)
             return
         else:
-            await Record(leases.Created(lease.id, await Now(), operation.name))
+            await Record(changes.Created(lease.id, await Now(), operation.name))
             return
 
 
@@ -161,7 +161,7 @@ async def check_ready(lease: Lease, *, operation: str | None = None) -> ReadyChe
         return ReadyCheck("requested")
     if view.state is SliceState.READY:
         try:
-            await Record(leases.Ready(lease.id, await Now()))
+            await Record(changes.Ready(lease.id, await Now()))
         except NotAllowed as error:  # while the API was asked
             raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
         return ReadyCheck(view.native_state, await ReadLease(lease.id), lease)
@@ -201,5 +201,5 @@ async def _check_operation(lease: Lease, name: str | None) -> None:
         return
     alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a failed request still exists
     if not lease.settled and alone:
-        await Record(leases.Settled(lease.id, await Now()))
+        await Record(changes.Settled(lease.id, await Now()))
     raise operation.error

@@ -16,9 +16,9 @@ from orchestrator import errors
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Make, Now, Report, Sleep, Unlock, UnmaskSignals
 from orchestrator.promise.lease import access
+from orchestrator.promise.lease.changes import NotAllowed, Tried
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceRequest
-from orchestrator.promise.lease.lease import Lease, NotAllowed
-from orchestrator.promise.lease.run_and_attempt import Tried
+from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.obligations import RELEASE_S, Obligations, is_recorded, release_owed, report_loser
 from orchestrator.promise.obtain import refusals
 from orchestrator.promise.obtain.acquire import ReadyCheck, acquire, check_ready, create_slice, shorten_labels

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from orchestrator.capacity.capacity_request import Provisioning
 from orchestrator.capacity.plan import Candidate, Plan
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import CloudError, DeadlineExceeded
 from orchestrator.promise.lease import access, claim_labels
 from orchestrator.promise.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via
-from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest, Timings
-from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceRequest
+from orchestrator.promise.lease.lease import Lease, Purpose, SliceName
+from orchestrator.promise.lease.periods import Timings
 from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
 from orchestrator.promise.obtain.startup_script import Watched, startup_script, watchdog_config
 from orchestrator.text import names

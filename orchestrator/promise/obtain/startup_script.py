@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from orchestrator.promise.lease.cloud_api import Timings
 from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.lease.periods import Timings
 from orchestrator.text import names
 
 VERSION = 1

@@ -19,7 +19,8 @@ from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.fetch import api_call
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.create_request import create_request
-from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceRequest, SliceState, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.promise.obtain.refusals import step_after
 from tests import ROOT
 from tests.contract.hosts.scripted_relay import ScriptedRelay, scripted

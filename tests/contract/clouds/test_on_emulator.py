@@ -18,16 +18,9 @@ from orchestrator.hosts.fleet.fleet import Fleet, StartRequest
 from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.promise.lease import claim_labels
-from orchestrator.promise.lease.cloud_api import (
-    GOOGLE,
-    Cloud,
-    QueueTerms,
-    SliceName,
-    SliceRequest,
-    SliceState,
-    SliceView,
-)
-from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.cloud_api import Cloud, QueueTerms, SliceRequest, SliceState, SliceView
+from orchestrator.promise.lease.lease import Lease, SliceName
+from orchestrator.promise.lease.periods import GOOGLE
 from orchestrator.promise.obtain.login_key import create_key, ssh_keys_metadata
 from orchestrator.promise.obtain.startup_script import startup_script, watchdog_config
 from orchestrator.settings import Target

@@ -22,8 +22,9 @@ from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.os_login import OsLogin, account_of
 from orchestrator.places.google.project_setup import Apis, ProjectSetup
 from orchestrator.places.vms.reach import Reach
-from orchestrator.promise.lease.access import ANYWHERE, RELAY_RANGE, Route, entrance
+from orchestrator.promise.lease.access import Route
 from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.network import ANYWHERE, RELAY_RANGE, entrance
 from orchestrator.promise.obtain.login_key import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator.fixture import Emulator
 from tests.fakes.leases import lease_and_request

@@ -14,7 +14,8 @@ from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.tpu.api import calls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.create_request import create_request
-from orchestrator.promise.lease.cloud_api import SliceName, SliceRequest, SliceState, WorkerAddress
+from orchestrator.promise.lease.cloud_api import SliceRequest, SliceState, WorkerAddress
+from orchestrator.promise.lease.lease import SliceName
 from tests.fakes.api import FixedToken, StubApi, StubReply, failure, stub_api
 from tests.waiting import until
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tpujob as api
-from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease import periods
 from tests import ROOT
 from tests.cli_fixture import Cli, Tpujob
 from tests.waiting import HANG_S, until
@@ -260,7 +260,7 @@ def test_a_run_that_another_object_followed_raises_the_same_error(tpujob: Tpujob
 
 def test_a_canceled_run_raises_canceled_where_it_is_waited_for(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
-    monkeypatch.setattr(cloud_api, "GOOGLE", replace(cloud_api.GOOGLE, poll_s=6.0))  # `submit` waits for the watchdog
+    monkeypatch.setattr(periods, "GOOGLE", replace(periods.GOOGLE, poll_s=6.0))  # `submit` waits for the watchdog
     seen: list[api.Event] = []
     client = api.Client("emulated", on_event=seen.append)
     run = client.submit(api.Job(command="sleep 600", tpu=api.Tpu(accelerator="v5litepod-8")))

@@ -101,7 +101,7 @@ def expired(w: World) -> None:
     """Emulated tokens do not expire: the real clients get an expired one here, which the API refuses."""
     from cloud_tpu_emulator.daemon import control
     from orchestrator.places.tpu.api.client import TpuApi
-    from orchestrator.promise.lease.cloud_api import SliceName
+    from orchestrator.promise.lease.lease import SliceName
 
     assert w.do("up", "alice", "--zone", "us-central1-a").code() == 0
     endpoint = control.ensure_running(w.emulator_directory)

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.api.jobs.log_output import JobOutput
-from orchestrator.api.session.events import Event, LogLines, Reporter
+from orchestrator.api.session.events import Event, LogLines
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.places.place import STATES, Phase
 from orchestrator.promise import obligations
 from orchestrator.promise.effects.base import Lock, Report
 from orchestrator.promise.effects.interpreter import Interpreter
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.effects.world import RealWorld
-from orchestrator.promise.lease.cloud_api import SliceName, SliceRequest, WorkerAddress
-from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.cloud_api import SliceRequest, WorkerAddress
+from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Purpose, SliceName
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.ledger import Ledger

@@ -29,8 +29,9 @@ from orchestrator.places.place import Ask, End, Standing
 from orchestrator.promise.effects.base import Now, Record
 from orchestrator.promise.effects.cloud import Workers
 from orchestrator.promise.lease import cloud_api as api
-from orchestrator.promise.lease.lease import Lease, NotAllowed
-from orchestrator.promise.lease.run_and_attempt import LIMIT, Leased
+from orchestrator.promise.lease.changes import Leased, NotAllowed
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import LIMIT
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.obtain.acquire import acquire
 from orchestrator.promise.obtain.drafts import Draft

@@ -19,8 +19,9 @@ from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
 from orchestrator.promise.effects import base, cloud
 from orchestrator.promise.effects.base import Effect, Program
-from orchestrator.promise.lease.cloud_api import Capabilities, SliceName
-from orchestrator.promise.lease.lease import Created, CreateSent, Intent, Lease, NotAllowed, Purpose, Ready
+from orchestrator.promise.lease.changes import Created, CreateSent, Intent, NotAllowed, Ready
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.lease import Lease, Purpose, SliceName
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.obtain.drafts import Draft

@@ -19,8 +19,8 @@ from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError
 from orchestrator.places.google.error_translation import NotFound, http_error, operation_error
 from orchestrator.places.tpu.api.create_request import queued_request
 from orchestrator.places.tpu.api.replies import STATES, verb_of
-from orchestrator.promise.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
-from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.cloud_api import Operation, SliceRequest, SliceState, SliceView
+from orchestrator.promise.lease.lease import Lease, SliceName
 from tests.simulation.model.faults import CallOutcome, cloud_fault, covers
 from tests.simulation.model.hosts import NodeVms
 

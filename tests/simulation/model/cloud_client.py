@@ -15,7 +15,8 @@ from orchestrator.errors import CloudError, CloudUnavailable, ExternalAddressRef
 from orchestrator.places.google.fetch import ApiReply
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.promise.effects.cloud import Delete, Get, ListSlices, RevokeLogin
-from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
+from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceRequest, SliceView, WorkerAddress
+from orchestrator.promise.lease.lease import SliceName
 from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of
 from tests.simulation.model.faults import CallOutcome
 

@@ -9,11 +9,11 @@ from orchestrator.errors import TpujobError, UnknownLease, UnknownRun
 from orchestrator.promise import server_time
 from orchestrator.promise.effects.base import OpenAttempts, OpenLeases, Program
 from orchestrator.promise.guardian import guardian_loop
-from orchestrator.promise.lease import lease as leases
-from orchestrator.promise.lease import run_and_attempt as attempts
+from orchestrator.promise.lease import changes as of_ledger
 from orchestrator.promise.lease.access import NO_RULES
-from orchestrator.promise.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled
+from orchestrator.promise.lease.changes import AttemptEvent, Began, Intent, LeaseEvent, RunCanceled
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt
 from orchestrator.promise.ledger.clocks import Anchor, Clocks
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.promise.recover import close_attempts, overdue, recover
@@ -270,13 +270,13 @@ class InMemoryLedger:
             event = queue.pop(0)
             match event:
                 case Intent(lease=lease):
-                    attempts.check_not_canceled(self._last_attempt(lease.run, new_attempts), event)
+                    of_ledger.check_not_canceled(self._last_attempt(lease.run, new_attempts), event)
                     if lease.id in self.leases or lease.id in new_leases:
                         raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: lease.id")
                     new_leases[lease.id] = lease
                     changes.append((event, None, lease))
                 case Began(run=run, attempt=attempt):
-                    attempts.check_not_canceled(self._last_attempt(run.id, new_attempts), event)
+                    of_ledger.check_not_canceled(self._last_attempt(run.id, new_attempts), event)
                     new_runs.add(run.id)
                     new_attempts[attempt.id] = attempt
                 case RunCanceled(run_id=run_id):
@@ -285,15 +285,15 @@ class InMemoryLedger:
                         raise UnknownRun(f"there is no run {run_id!r}")
                     every = {**self.leases, **new_leases}.values()
                     of_run = sorted((a for a in every if a.open and a.run == run_id), key=lambda a: a.created_at)
-                    queue[:0] = attempts.events_of_cancel(event, last, of_run)
-                case attempts.AttemptChange():
+                    queue[:0] = of_ledger.events_of_cancel(event, last, of_run)
+                case of_ledger.AttemptChange():
                     before_attempt = new_attempts.get(event.attempt_id) or self.attempt(event.attempt_id)
-                    after_attempt = new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
+                    after_attempt = new_attempts[event.attempt_id] = of_ledger.apply_to_attempt(before_attempt, event)
                     if after_attempt.lease_id not in {None, *self.leases, *new_leases}:
                         raise LedgerUnavailable("the ledger cannot be used: FOREIGN KEY constraint failed")
                 case _:
                     before = new_leases.get(event.lease_id) or self.lease(event.lease_id)
-                    after = new_leases[event.lease_id] = leases.apply(before, event)
+                    after = new_leases[event.lease_id] = of_ledger.apply(before, event)
                     changes.append((event, before, after))
         self.leases |= new_leases
         self.runs |= new_runs

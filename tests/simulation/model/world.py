@@ -16,7 +16,8 @@ from cloud_tpu_emulator.model.supply import Capacity, Quota, Selector
 from orchestrator.errors import TpujobError
 from orchestrator.promise.effects.interpreter import Abandoned
 from orchestrator.promise.lease.access import NO_WISH
-from orchestrator.promise.lease.cloud_api import Capabilities, Timings, emulated
+from orchestrator.promise.lease.cloud_api import Capabilities
+from orchestrator.promise.lease.periods import Timings, emulated
 from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.run.progress import Outcome
 from orchestrator.run.up_and_down import UpOutcome

@@ -16,8 +16,9 @@ from orchestrator.promise import obligations, recover, release
 from orchestrator.promise.effects.base import Now
 from orchestrator.promise.lease import absence
 from orchestrator.promise.lease.absence import Verdict
-from orchestrator.promise.lease.cloud_api import CREATE, Listing, Operation, SliceName, SliceState, SliceView
-from orchestrator.promise.lease.lease import Settled
+from orchestrator.promise.lease.changes import Settled
+from orchestrator.promise.lease.cloud_api import CREATE, Listing, Operation, SliceState, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.run import finish, restart
 from orchestrator.run import program as run
 from tests.simulation.model.cluster import ClusterPlan

@@ -15,7 +15,8 @@ from orchestrator.promise.effects.base import Now, ReadLease, Record
 from orchestrator.promise.effects.cloud import GrantLogin
 from orchestrator.promise.lease import absence, access, claim_labels
 from orchestrator.promise.lease.access import AccessWish, Route, Via
-from orchestrator.promise.lease.lease import Lease, LoginGranted, LoginRefused, Mode, Purpose
+from orchestrator.promise.lease.changes import LoginGranted, LoginRefused
+from orchestrator.promise.lease.lease import Lease, Mode, Purpose
 from orchestrator.promise.obtain import acquire, candidate_search
 from orchestrator.run import finish, restart
 from orchestrator.run import program as run

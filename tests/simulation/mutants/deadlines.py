@@ -11,8 +11,9 @@ from orchestrator.promise import release, renewal
 from orchestrator.promise.effects.base import Now, ReadLease, Record, Unlock
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease import claim_labels
+from orchestrator.promise.lease.changes import HeldUntil
 from orchestrator.promise.lease.cloud_api import SliceState
-from orchestrator.promise.lease.lease import HeldUntil, LeaseState
+from orchestrator.promise.lease.lease import LeaseState
 from orchestrator.promise.obtain import acquire
 from orchestrator.run import collection, finish, program
 from orchestrator.run.progress import JobProgress

@@ -11,8 +11,8 @@ from orchestrator.promise.effects.base import Lock, Now, Record, StartGuardian
 from orchestrator.promise.effects.cloud import Create
 from orchestrator.promise.gc import collect_garbage
 from orchestrator.promise.lease import absence, claim_labels
+from orchestrator.promise.lease.changes import Created, CreateRefused, CreateSent, Intent
 from orchestrator.promise.lease.cloud_api import Listing
-from orchestrator.promise.lease.lease import Created, CreateRefused, CreateSent, Intent
 from orchestrator.promise.obtain import acquire, candidate_search
 from orchestrator.text import names
 from tests.simulation.model.cloud import PROJECT

@@ -10,7 +10,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DeadlineExceeded, Interrupted
-from orchestrator.promise.lease.lease import Detached, Gone, Intent, Lease, LeaseEvent, LeaseState, Ready, ReleaseBegan
+from orchestrator.promise.lease.changes import Detached, Gone, Intent, LeaseEvent, Ready, ReleaseBegan
+from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.run.progress import Outcome
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.jobsets import JobSet, Owned, Pod

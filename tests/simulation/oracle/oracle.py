@@ -9,18 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloud_tpu_emulator.model.records import Node, QueuedResource
-from orchestrator.promise.lease.lease import (
+from orchestrator.promise.lease.changes import (
     Detached,
     Extended,
     Gone,
     HeldUntil,
     Intent,
-    Lease,
     LeaseEvent,
-    LeaseState,
     Ready,
     ReleaseBegan,
 )
+from orchestrator.promise.lease.lease import Lease, LeaseState
 from tests.simulation.oracle import bounds, claims, periods
 from tests.simulation.oracle.claims import (
     DEADLINE,

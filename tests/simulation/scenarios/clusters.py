@@ -19,8 +19,8 @@ from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.place import STATES, Phase
 from orchestrator.promise.effects.base import Lock
-from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.promise.lease.lease import Lease, Purpose
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceRequest
+from orchestrator.promise.lease.lease import Lease, Purpose, SliceName
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.run.job_run import JobRun

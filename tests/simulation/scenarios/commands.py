@@ -18,8 +18,8 @@ from orchestrator.promise.effects.base import Lock, UnmaskSignals
 from orchestrator.promise.gc import collect_garbage
 from orchestrator.promise.lease import access, claim_labels
 from orchestrator.promise.lease.access import AccessWish, ProjectRules, Route, Via
-from orchestrator.promise.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.cloud_api import QueueTerms, SliceRequest
+from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Purpose, SliceName
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.obtain.startup_script import startup_script, watchdog_config

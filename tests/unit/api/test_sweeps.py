@@ -13,7 +13,8 @@ from orchestrator import errors
 from orchestrator.api.jobs import ending
 from orchestrator.api.jobs.runs import RunOptions
 from orchestrator.api.session import sweep_progress
-from orchestrator.api.session.events import Event, Failure, Notice, Reporter, RunResult, SweepResult
+from orchestrator.api.session.events import Event, Failure, Notice, RunResult, SweepResult
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.api.sweeps import lanes
 from orchestrator.api.sweeps.lanes import Board
@@ -22,7 +23,8 @@ from orchestrator.job import sweep
 from orchestrator.job.job_spec import JobSpec
 from orchestrator.job.sweep import Sweep
 from orchestrator.promise.lease.absence import Released
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
+from orchestrator.promise.lease.changes import AttemptEnded, Began
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.run.job_run import Lane

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from orchestrator import catalog
 from orchestrator.capacity import location_rules
 from orchestrator.capacity.availability import Availability, from_dict
-from orchestrator.capacity.capacity_request import CapacityRequest, PlanInputs, Provisioning
+from orchestrator.capacity.capacity_request import CapacityRequest, PlanInputs
 from orchestrator.capacity.egress import Bucket, from_reply
 from orchestrator.capacity.grants import Grant, from_keys, from_text, remaining
 from orchestrator.capacity.plan import CandidateOrder, Plan, affordable_s, make
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import UserError
 
 

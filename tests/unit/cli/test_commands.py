@@ -17,8 +17,8 @@ from orchestrator.cli import main as dispatching
 from orchestrator.cli.command_table import COMMANDS, GROUPS, LIGHT, function_of, load
 from orchestrator.cli.completion import PLAIN
 from orchestrator.cli.console import output
-from orchestrator.promise.lease.lease import Intent
-from orchestrator.promise.lease.run_and_attempt import Attempt, Began, RunRecord
+from orchestrator.promise.lease.changes import Began, Intent
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.promise.ledger.rows import SweepRecord
 from tests.fakes.leases import lease_and_request

@@ -6,9 +6,10 @@ import jsonschema
 import pytest
 
 from orchestrator import settings
-from orchestrator.capacity.capacity_request import CapacityRequest, Provisioning
+from orchestrator.capacity.capacity_request import CapacityRequest
 from orchestrator.capacity.location_rules import accelerator_problem, places_near
 from orchestrator.capacity.plan import make
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import JobSpecError
 from orchestrator.job import job_spec
 from orchestrator.job.cluster import ClusterTarget, ClusterWish, problems, target_of

@@ -14,7 +14,8 @@ from cloud_tpu_emulator.model.records import Node, State
 from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 from orchestrator.promise.effects.base import Report
 from orchestrator.promise.gc import Collected, collect_garbage
-from orchestrator.promise.lease.cloud_api import Listing, SliceName
+from orchestrator.promise.lease.cloud_api import Listing
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.text import names
 from tests.fakes.leases import lease_and_request, queued
 from tests.simulation.model.bench import CAN, Bench, Between

@@ -21,8 +21,8 @@ from orchestrator.promise import guardian_process as guardian
 from orchestrator.promise.effects.base import Effect, Now, OpenLeases, Report, Sleep
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.guardian import GuardianWorld, TakeGuardianLock, guardian_loop
-from orchestrator.promise.lease.cloud_api import SliceName
-from orchestrator.promise.lease.lease import Intent, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.changes import Intent
+from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose, SliceName
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.text.redaction import Redactor

@@ -23,8 +23,9 @@ from orchestrator.promise.effects.base import (
     Unlock,
 )
 from orchestrator.promise.effects.cloud import Get
+from orchestrator.promise.lease.changes import Ready, ReleaseBegan
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
-from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose, Ready, ReleaseBegan
+from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt
 from orchestrator.promise.obligations import Obligations, keep_slice, release_owed
 from orchestrator.promise.recover import Overdue, close_attempts, overdue, recover

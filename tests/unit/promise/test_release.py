@@ -12,8 +12,9 @@ from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnava
 from orchestrator.promise.effects.cloud import ListSlices
 from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.access import Route
+from orchestrator.promise.lease.changes import CreateSent, HeldUntil, Intent
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceView
-from orchestrator.promise.lease.lease import CreateSent, HeldUntil, Intent, Lease
+from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.obtain.acquire import acquire
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.recover import close_attempts, recover

@@ -9,8 +9,9 @@ import pytest
 
 from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S, Route
-from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceName, SliceView
-from orchestrator.promise.lease.lease import Extended, HandedToNextRun, HeldUntil, LeaseState, Mode
+from orchestrator.promise.lease.changes import Extended, HandedToNextRun, HeldUntil
+from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceView
+from orchestrator.promise.lease.lease import LeaseState, Mode, SliceName
 from orchestrator.promise.obligations import Obligations, keep_slice
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.obtain.drafts import Draft

@@ -9,9 +9,10 @@ import pytest
 
 from orchestrator.errors import Canceled, CloudError, CloudUnavailable, Preempted, SliceLost, Vanished
 from orchestrator.promise.effects.base import SetServerTime
+from orchestrator.promise.lease.changes import RunCanceled
 from orchestrator.promise.lease.cloud_api import Listing, SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunCanceled
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState
 from orchestrator.promise.server_time import ask_time, clock_skew
 from orchestrator.promise.standing import SliceProblem, check_attempt, check_slice, record_cancel
 from tests.fakes.leases import lease_and_request

@@ -12,8 +12,9 @@ from orchestrator.errors import AuthError, CloudError, CloudUnavailable, TpujobE
 from orchestrator.promise import release as teardown
 from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.access import Route
+from orchestrator.promise.lease.changes import Gone, NotAllowed, ReleaseBegan, Settled
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
-from orchestrator.promise.lease.lease import Gone, Lease, LeaseState, NotAllowed, ReleaseBegan, Settled
+from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.obligations import Obligations, release_owed
 from orchestrator.promise.release import release_all
 from tests.fakes.leases import lease_and_request, lease_on

@@ -11,8 +11,19 @@ from orchestrator import catalog
 from orchestrator.api.results.costs import Since, bills, period
 from orchestrator.cli.console import cost_tables as tables
 from orchestrator.errors import UserError
-from orchestrator.promise.lease.lease import CreateRefused, Forgotten, HeldUntil, Purpose, Ready, ReleaseBegan, Settled
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
+from orchestrator.promise.lease.changes import (
+    AttemptEnded,
+    Began,
+    CreateRefused,
+    Forgotten,
+    HeldUntil,
+    Leased,
+    Ready,
+    ReleaseBegan,
+    Settled,
+)
+from orchestrator.promise.lease.lease import Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report import spending

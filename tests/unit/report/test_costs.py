@@ -10,31 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.promise.lease.lease import (
+from orchestrator.promise.lease.changes import (
+    AttemptEnded,
+    Began,
     CreateRefused,
     CreateSent,
     Gone,
     HandedToNextRun,
-    HeldFor,
     HeldUntil,
     Intent,
-    Lease,
+    Leased,
     LeaseEvent,
-    Purpose,
     Ready,
     ReleaseBegan,
-    Settled,
-)
-from orchestrator.promise.lease.run_and_attempt import (
-    Attempt,
-    AttemptEnded,
-    AttemptState,
-    Began,
-    Leased,
     ResultsCollected,
-    RunRecord,
+    Settled,
     Tried,
 )
+from orchestrator.promise.lease.lease import HeldFor, Lease, Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.rows import costs
 from orchestrator.report.spending import (

@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.hosts.transfer.collect import CollectedFile, CollectResult, Problem
 from orchestrator.promise.lease.absence import Released, Verdict
-from orchestrator.promise.lease.cloud_api import SliceName
-from orchestrator.promise.lease.lease import Intent, Lease, LeaseChange, LeaseState
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptChange, Began, RunRecord, WorkerEnd
+from orchestrator.promise.lease.changes import AttemptChange, Began, Intent, LeaseChange
+from orchestrator.promise.lease.lease import Lease, LeaseState, SliceName
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, WorkerEnd
 from orchestrator.report import results
 from orchestrator.report.files.artifact_files import TAIL_BYTES
 from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert, unproven_head

@@ -15,26 +15,19 @@ from orchestrator.hosts.transfer.collect import CollectionProgress, CollectResul
 from orchestrator.places.place import End, Standing
 from orchestrator.promise.effects.base import StoodStill
 from orchestrator.promise.effects.cloud import GetGuestAttributes
-from orchestrator.promise.lease.cloud_api import emulated
-from orchestrator.promise.lease.lease import (
-    CANCEL,
+from orchestrator.promise.lease.changes import (
+    AttemptEnded,
+    Began,
     CreateSent,
     Detached,
     Intent,
-    Lease,
-    LeaseState,
-    Mode,
-    Purpose,
+    Leased,
     Ready,
     ReleaseBegan,
 )
-from orchestrator.promise.lease.run_and_attempt import (
-    AttemptEnded,
-    AttemptState,
-    Began,
-    Leased,
-    has_uncollected_results,
-)
+from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode, Purpose
+from orchestrator.promise.lease.periods import emulated
+from orchestrator.promise.lease.run_and_attempt import AttemptState, has_uncollected_results
 from orchestrator.promise.recover import close_attempts, recover
 from orchestrator.run.collection import UncollectedRun, collect_again, progress_text
 from orchestrator.run.job_run import JobRun

@@ -9,18 +9,8 @@ import pytest
 
 from orchestrator.errors import PayloadFailed, TeardownUnproven, Unreachable
 from orchestrator.hosts.fleet.effects import StartPhase
-from orchestrator.promise.lease.lease import (
-    HandedToNextRun,
-    HeldFor,
-    HeldUntil,
-    Lease,
-    LeaseState,
-    Mode,
-    NotAllowed,
-    ReleaseBegan,
-    apply,
-    release_reason,
-)
+from orchestrator.promise.lease.changes import HandedToNextRun, HeldUntil, NotAllowed, ReleaseBegan, apply
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode, release_reason
 from orchestrator.promise.lease.run_and_attempt import AttemptState, has_uncollected_results
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.recover import recover

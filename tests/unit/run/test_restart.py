@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator import errors
-from orchestrator.promise.lease.cloud_api import SliceName, SliceState, SliceView
+from orchestrator.promise.lease.cloud_api import SliceState, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.promise.obtain.acquire import acquire
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.standing import check_slice

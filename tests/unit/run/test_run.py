@@ -19,8 +19,9 @@ from orchestrator.places.place import End, Standing
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
 from orchestrator.promise.effects.base import Report, StoodStill
-from orchestrator.promise.lease.lease import Intent, LeaseState, NotAllowed, ReleaseBegan
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, Began, RunRecord, WorkerEnd
+from orchestrator.promise.lease.changes import Began, Intent, NotAllowed, ReleaseBegan
+from orchestrator.promise.lease.lease import LeaseState
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, WorkerEnd
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.promise.standing import record_cancel
 from orchestrator.run import finish

@@ -15,7 +15,8 @@ from orchestrator.errors import (
     Vanished,
     WrongState,
 )
-from orchestrator.promise.lease.lease import DOWN, Lease, LeaseState, Purpose, ReleaseBegan
+from orchestrator.promise.lease.changes import ReleaseBegan
+from orchestrator.promise.lease.lease import DOWN, Lease, LeaseState, Purpose
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.obtain.candidate_search import Search, find
 from orchestrator.promise.recover import recover

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.promise import watchdog
-from orchestrator.promise.lease.cloud_api import GOOGLE
 from orchestrator.promise.lease.guest_reports import problem, read_watchdogs
+from orchestrator.promise.lease.periods import GOOGLE
 from tests.unit.vm.watchdog_world import EPOCH, HOUR, NODE, QUEUE, World, between, config, labels, until
 
 TTL, GRACE, POLL, BEAT, LINGER, STAGGER = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.promise import watchdog
-from orchestrator.promise.lease.cloud_api import GOOGLE
+from orchestrator.promise.lease.periods import GOOGLE
 
 EPOCH = 1_800_000_000
 NODE = "projects/p/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"

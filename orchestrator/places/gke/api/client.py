@@ -14,17 +14,17 @@ from orchestrator.places.gke.api.clusters import PLUGIN_S
 from orchestrator.places.gke.api.kube_api import KUEUE, KubeApi, NotFound, Rows, path_of
 from orchestrator.places.gke.api.pods import JobSetPods
 from orchestrator.places.gke.objects.nodes import NodeView
-from orchestrator.promise.lease import cloud_api
+from orchestrator.promise.lease import periods
 from orchestrator.promise.lease.cloud_api import (
     EVERYWHERE,
     Capabilities,
     Listing,
     Operation,
-    SliceName,
     SliceRequest,
     SliceView,
     WorkerAddress,
 )
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.text import names
 
 OURS = f"{names.PREFIX}=1"
@@ -43,9 +43,7 @@ class ClusterCloud:
     def __init__(self, open_api: Callable[[str], KubeApi]) -> None:
         self._open = open_api
         self._apis: dict[str, KubeApi] = {}
-        self.capabilities = Capabilities(
-            visible_within_s=SETTLES_S, settles_within_s=SETTLES_S, timings=cloud_api.GOOGLE
-        )
+        self.capabilities = Capabilities(visible_within_s=SETTLES_S, settles_within_s=SETTLES_S, timings=periods.GOOGLE)
 
     def api(self, project: str) -> KubeApi:
         """Return the connection to a cluster. Raises CloudError, also where the kubeconfig has that cluster no more."""

@@ -12,7 +12,7 @@ from orchestrator.errors import CloudUnavailable, Vanished
 from orchestrator.places.gke.api import views
 from orchestrator.places.gke.api.kube_api import KubeApi, NotFound, path_of, read_log
 from orchestrator.places.gke.objects.pod_api import PodView
-from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import SliceName
 
 if TYPE_CHECKING:
     import httpx2

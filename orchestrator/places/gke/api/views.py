@@ -14,7 +14,8 @@ from orchestrator.errors import BadRequest, CloudError, Preempted, SliceLost
 from orchestrator.places.gke.objects.manifest import ACCELERATOR, CONTAINER, LIFE
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
-from orchestrator.promise.lease.cloud_api import SliceName, SliceState, SliceView
+from orchestrator.promise.lease.cloud_api import SliceState, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.text import names
 
 SLICE_LABEL, HOST_LABEL = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.catalog.gke import GkeSlice
 

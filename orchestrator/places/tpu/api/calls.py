@@ -14,18 +14,11 @@ from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, Unexpec
 from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.google.fetch import ApiReply
 from orchestrator.places.tpu.api import replies
-from orchestrator.promise.lease import cloud_api
-from orchestrator.promise.lease.cloud_api import (
-    EVERYWHERE,
-    Capabilities,
-    Listing,
-    Operation,
-    SliceName,
-    SliceView,
-    Timings,
-    WorkerAddress,
-)
+from orchestrator.promise.lease import periods
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, Capabilities, Listing, Operation, SliceView, WorkerAddress
 from orchestrator.promise.lease.guest_reports import min_read_interval_s
+from orchestrator.promise.lease.lease import SliceName
+from orchestrator.promise.lease.periods import Timings
 from orchestrator.text import names
 
 GOOGLE = "https://tpu.googleapis.com"
@@ -46,7 +39,7 @@ class ApiCalls(ABC):
             # Counted from when a create left: 5 minutes from its arrival (A1, docs/assumptions.md), and its timeout of 30 s.
             visible_within_s=EMULATED_VISIBLE_S if emulated else 330.0,
             settles_within_s=60.0 if emulated else 2700.0,
-            timings=timings or (cloud_api.emulated() if emulated else cloud_api.GOOGLE),
+            timings=timings or (periods.emulated() if emulated else periods.GOOGLE),
         )
 
     @abstractmethod

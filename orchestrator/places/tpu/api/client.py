@@ -15,7 +15,9 @@ from orchestrator.places.google.fetch import ApiReply, api_call
 from orchestrator.places.tpu.api import replies
 from orchestrator.places.tpu.api.calls import ApiCalls, must_exist, path
 from orchestrator.places.tpu.api.create_request import create_request
-from orchestrator.promise.lease.cloud_api import Bearer, Operation, SliceName, SliceRequest, Timings
+from orchestrator.promise.lease.cloud_api import Bearer, Operation, SliceRequest
+from orchestrator.promise.lease.lease import SliceName
+from orchestrator.promise.lease.periods import Timings
 from orchestrator.settings import Target
 
 # google-cloud-tpu's name of a call → method, and path after /v2/ as a template for the request's fields

@@ -14,7 +14,8 @@ from orchestrator import catalog
 from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.known_errors import OTHER_ZONE
-from orchestrator.promise.lease.cloud_api import CREATE, Operation, SliceName, SliceState, SliceView, WorkerAddress
+from orchestrator.promise.lease.cloud_api import CREATE, Operation, SliceState, SliceView, WorkerAddress
+from orchestrator.promise.lease.lease import SliceName
 
 T = TypeVar("T")
 

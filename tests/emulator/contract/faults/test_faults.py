@@ -18,7 +18,8 @@ from cloud_tpu_emulator.daemon import control
 from orchestrator import errors
 from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.promise.lease.cloud_api import Listing, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.promise.lease.cloud_api import Listing, SliceRequest, SliceState, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from tests.cli_fixture import Tpujob
 from tests.contract.conftest import finish
 from tests.emulator.contract.conftest import Machine, client_for, machines

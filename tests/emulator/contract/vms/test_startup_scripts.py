@@ -20,9 +20,9 @@ from cloud_tpu_emulator.vms.driver import SCRIPT_OFF
 from orchestrator.hosts.fleet.fleet import Fleet
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.promise.lease import claim_labels
-from orchestrator.promise.lease.cloud_api import GOOGLE, SliceName
 from orchestrator.promise.lease.guest_reports import WATCHDOG_ATTRIBUTE, problem, read_watchdogs
-from orchestrator.promise.lease.lease import Mode, Purpose
+from orchestrator.promise.lease.lease import Mode, Purpose, SliceName
+from orchestrator.promise.lease.periods import GOOGLE
 from orchestrator.promise.obtain.login_key import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.promise.obtain.startup_script import startup_script, watchdog_config, watchdog_sha256
 from orchestrator.promise.watchdog import PROVERS

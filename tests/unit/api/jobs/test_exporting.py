@@ -14,7 +14,8 @@ import yaml
 
 import tpujob
 from orchestrator.api.jobs.planning import Export, JobRequest, exported
-from orchestrator.api.session.events import Event, Notice, Reporter
+from orchestrator.api.session.events import Event, Notice
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.job import job_spec

@@ -9,7 +9,8 @@ import pytest
 from orchestrator.api.jobs import planning
 from orchestrator.api.jobs.job import spec_of
 from orchestrator.api.jobs.planning import JobRequest, environment, name_of
-from orchestrator.api.session.events import Event, Notice, Reporter
+from orchestrator.api.session.events import Event, Notice
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.errors import UserError
 from orchestrator.job.job_spec import JobSpec
 from tests.unit.job.refused import refused

@@ -14,7 +14,8 @@ from orchestrator.api.jobs import log_output, metrics
 from orchestrator.api.jobs.log_output import JobOutput
 from orchestrator.api.jobs.metrics import Paced
 from orchestrator.api.results.logs import stored_lines
-from orchestrator.api.session.events import Bar, Event, LogLines, Metrics, Reporter, WorkerEnded, Workers
+from orchestrator.api.session.events import Bar, Event, LogLines, Metrics, WorkerEnded, Workers
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.shown_logs import (
     TAIL_CHARS,
     TAIL_LINES,

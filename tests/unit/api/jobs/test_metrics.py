@@ -9,7 +9,8 @@ import pytest
 from orchestrator.api.jobs import metrics
 from orchestrator.api.jobs.log_output import JobOutput
 from orchestrator.api.jobs.metrics import RunMetrics, StepTimes
-from orchestrator.api.session.events import Event, Metrics, Notice, Reporter
+from orchestrator.api.session.events import Event, Metrics, Notice
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.report.files import metrics as reports
 from orchestrator.report.files.metrics import arrivals

@@ -13,27 +13,28 @@ import pytest
 from orchestrator.api.jobs.runs import attach
 from orchestrator.api.results import logs
 from orchestrator.api.session import lookup
-from orchestrator.api.session.events import Reporter
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices import down, offers, up
 from orchestrator.cli.commands.slices.status import cells
 from orchestrator.errors import AuthError, CloudUnavailable, Interrupted, UnknownRun, UserError
-from orchestrator.places.vms.plans import AVAILABILITY, known_availability
+from orchestrator.places.vms.known import AVAILABILITY, known_availability
 from orchestrator.promise.effects.locks import FileLocks
-from orchestrator.promise.lease.cloud_api import Listing
-from orchestrator.promise.lease.lease import (
+from orchestrator.promise.lease.changes import (
+    AttemptEnded,
+    Began,
     Created,
     CreateSent,
     Detached,
     Gone,
     Intent,
-    Lease,
-    LeaseState,
-    Purpose,
+    Leased,
     Ready,
     ReleaseBegan,
 )
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
+from orchestrator.promise.lease.cloud_api import Listing
+from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.promise.recover import close_attempts

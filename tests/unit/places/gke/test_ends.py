@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.api.jobs.ending import cancel_run
 from orchestrator.api.results.pages import of_another_process
-from orchestrator.api.session.events import Reporter
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.errors import (
     AuthError,
@@ -37,8 +37,9 @@ from orchestrator.places.gke.stay import WATCH_S, GetNodes, report_nodes, verdic
 from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation import records as runs
 from orchestrator.promise.effects.base import Effect, Now, Report, Sleep
-from orchestrator.promise.lease.cloud_api import SliceName
-from orchestrator.promise.lease.run_and_attempt import Began, RunRecord
+from orchestrator.promise.lease.changes import Began
+from orchestrator.promise.lease.lease import SliceName
+from orchestrator.promise.lease.run_and_attempt import RunRecord
 from orchestrator.settings import GKE, Target
 from orchestrator.vm.pod.start import unpack
 from tests.emulator.fixture import Emulator

@@ -19,7 +19,8 @@ from orchestrator.places.google import credentials, fetch
 from orchestrator.places.google.credentials import EmulatorToken, GoogleToken
 from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.places.tpu.api.create_request import create_request
-from orchestrator.promise.lease.cloud_api import EVERYWHERE, QueueTerms, SliceName, SliceRequest
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, QueueTerms, SliceRequest
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.settings import Target
 from tests import ROOT
 from tests.fakes.api import StubApi, StubReply, failure, service_account
@@ -42,7 +43,7 @@ def test_a_call_to_the_emulator_imports_neither_google_nor_requests(stub: StubAp
     code = f"""
 import sys
 from orchestrator.places.tpu.api.client import connect
-from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.settings import Target
 api = connect(Target("emulated", "emulated"), {stub.url!r}, "t")
 assert api.get(SliceName("acme-project", "us-central1-a", {NAME.node!r})).native_state == "READY"

@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.errors import CloudError
 from orchestrator.places.tpu.api import replies
-from orchestrator.promise.lease.cloud_api import SliceName, SliceState
+from orchestrator.promise.lease.cloud_api import SliceState
+from orchestrator.promise.lease.lease import SliceName
 
 ASKED = SliceName("p", "us-central1-a", "n")
 NODE = "projects/p/locations/us-central1-a/nodes/n"

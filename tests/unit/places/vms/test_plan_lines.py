@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.capacity.availability import Availability
-from orchestrator.capacity.capacity_request import CapacityRequest, PlanInputs, Provisioning
+from orchestrator.capacity.capacity_request import CapacityRequest, PlanInputs
 from orchestrator.capacity.grants import Grant
 from orchestrator.capacity.plan import CandidateOrder, make
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import BadRequest, CloudError, ExternalAddressRefused, OsLoginRequired
 from orchestrator.places.tpu import by_hand
+from orchestrator.places.vms.known import REMEMBERED_S, RulesFile
 from orchestrator.places.vms.plan_lines import dropped_lines, plan_lines, table
-from orchestrator.places.vms.plans import REMEMBERED_S, RulesFile
 from orchestrator.promise.lease.access import ProjectRules
-from orchestrator.promise.lease.cloud_api import SliceName
+from orchestrator.promise.lease.lease import SliceName
 
 AT = 1_000_000.0
 V5E = CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=3600)

@@ -26,8 +26,9 @@ from orchestrator.promise.effects.base import (
 )
 from orchestrator.promise.effects.cloud import LapsesAfter, RevokeLogin
 from orchestrator.promise.effects.interpreter import Abandoned, Interpreter
+from orchestrator.promise.lease.changes import Began, RunCanceled
 from orchestrator.promise.lease.cloud_api import NO_CLOUD
-from orchestrator.promise.lease.run_and_attempt import Attempt, Began, RunCanceled, RunRecord
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.system import fork
 from tests.fakes.leases import LedgerInMemory

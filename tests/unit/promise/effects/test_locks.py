@@ -20,8 +20,9 @@ from orchestrator.promise.effects.cloud import DeleteAll
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.effects.world import RealWorld
 from orchestrator.promise.guardian_process import Guardian
-from orchestrator.promise.lease.cloud_api import Operation, SliceName
-from orchestrator.promise.lease.lease import Intent, ReleaseBegan
+from orchestrator.promise.lease.changes import Intent, ReleaseBegan
+from orchestrator.promise.lease.cloud_api import Operation
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.system import fork
 from tests.fakes.leases import LedgerInMemory, lease_and_request
 from tests.forked import Child, in_thread

@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 
 from orchestrator import errors
-from orchestrator.promise.lease.lease import DOWN, HeldFor, LeaseState, ReleaseBegan
+from orchestrator.promise.lease.changes import (
+    Leased,
+    Moved,
+    ReleaseBegan,
+    RunCanceled,
+    apply_to_attempt,
+    events_of_cancel,
+)
+from orchestrator.promise.lease.lease import DOWN, HeldFor, LeaseState
 from orchestrator.promise.lease.run_and_attempt import (
     AT_LIMIT,
     Attempt,
     AttemptState,
-    Leased,
-    Moved,
-    RunCanceled,
     SavedState,
-    apply,
     end_text,
-    events_of_cancel,
     has_uncollected_results,
     job_file,
     state_after,
@@ -63,9 +66,11 @@ def test_a_cancel_before_the_attempt_has_a_slice_names_the_one_that_it_waits_for
 
 
 def test_an_attempt_has_started_since_its_job_ran_first() -> None:
-    setup = apply(replace(RUNNING, state=AttemptState.PENDING), Moved("r-1", 3.0, AttemptState.SETUP))
-    first = apply(setup, Moved("r-1", 4.0, AttemptState.RUNNING))
-    again = apply(apply(first, Moved("r-1", 5.0, AttemptState.COLLECTING)), Moved("r-1", 6.0, AttemptState.RUNNING))
+    setup = apply_to_attempt(replace(RUNNING, state=AttemptState.PENDING), Moved("r-1", 3.0, AttemptState.SETUP))
+    first = apply_to_attempt(setup, Moved("r-1", 4.0, AttemptState.RUNNING))
+    again = apply_to_attempt(
+        apply_to_attempt(first, Moved("r-1", 5.0, AttemptState.COLLECTING)), Moved("r-1", 6.0, AttemptState.RUNNING)
+    )
     assert [each.started_at for each in (setup, first, again)] == [None, 4.0, 4.0]
 
 

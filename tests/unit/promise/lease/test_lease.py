@@ -9,33 +9,16 @@ import pytest
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable
 from orchestrator.promise.lease.absence import Evidence, Released, Verdict, judge, settles_at, unchecked
 from orchestrator.promise.lease.access import (
-    ANYWHERE,
-    RELAY_RANGE,
-    SSH_PORT,
     AccessWish,
-    Entrance,
-    FirewallRule,
-    NetworkPlace,
     ProjectRules,
     Route,
-    Subnetwork,
     Via,
-    add_role,
-    admit_ssh,
     contradiction,
     describe,
-    enable,
-    entrance,
-    in_place,
-    place_of,
-    reach_google,
     reason,
     route,
-    route_out,
 )
-from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
-from orchestrator.promise.lease.lease import (
-    CANCEL,
+from orchestrator.promise.lease.changes import (
     Created,
     CreateRefused,
     CreateSent,
@@ -44,23 +27,37 @@ from orchestrator.promise.lease.lease import (
     Forgotten,
     Gone,
     HandedToNextRun,
-    HeldFor,
     HeldUntil,
-    Lease,
     LeaseChange,
     LeaseEvent,
-    LeaseState,
     LoginGranted,
     LoginRefused,
-    Mode,
     NotAllowed,
     Ready,
     ReleaseBegan,
     Settled,
     apply,
-    release_reason,
 )
+from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
+from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Mode, release_reason
 from orchestrator.promise.lease.lease import DOWN as DOWN_BY_USER
+from orchestrator.promise.lease.network import (
+    ANYWHERE,
+    RELAY_RANGE,
+    SSH_PORT,
+    Entrance,
+    FirewallRule,
+    NetworkPlace,
+    Subnetwork,
+    add_role,
+    admit_ssh,
+    enable,
+    entrance,
+    in_place,
+    place_of,
+    reach_google,
+    route_out,
+)
 from orchestrator.promise.lease.run_spec import read
 from tests.fakes.leases import lease_and_request
 from tests.simulation.model.bench import CAN

@@ -13,6 +13,15 @@ from orchestrator.job import job_spec
 from orchestrator.places.preparation import records as runs
 from orchestrator.promise.lease import claim_labels
 from orchestrator.promise.lease.access import AccessWish
+from orchestrator.promise.lease.changes import (
+    AttemptEnded,
+    Detached,
+    Extended,
+    HeldUntil,
+    ResultsCollected,
+    apply,
+    apply_to_attempt,
+)
 from orchestrator.promise.lease.claim_labels import (
     LabelClaim,
     claimed_until,
@@ -21,29 +30,11 @@ from orchestrator.promise.lease.claim_labels import (
     read_claim,
     watchdog_acts_by,
 )
-from orchestrator.promise.lease.cloud_api import GOOGLE, NO_CLOUD, SliceName, SliceState, SliceView, emulated
+from orchestrator.promise.lease.cloud_api import NO_CLOUD, SliceState, SliceView
 from orchestrator.promise.lease.guest_reports import CHIPS_ATTRIBUTE, problem, published, read_watchdogs
-from orchestrator.promise.lease.lease import (
-    CANCEL,
-    DOWN,
-    Detached,
-    Extended,
-    HeldUntil,
-    Lease,
-    LeaseState,
-    Mode,
-    Purpose,
-    apply,
-)
-from orchestrator.promise.lease.run_and_attempt import (
-    Attempt,
-    AttemptEnded,
-    AttemptState,
-    ResultsCollected,
-    recorded_error,
-    state_after,
-)
-from orchestrator.promise.lease.run_and_attempt import apply as apply_to_attempt
+from orchestrator.promise.lease.lease import CANCEL, DOWN, Lease, LeaseState, Mode, Purpose, SliceName
+from orchestrator.promise.lease.periods import GOOGLE, emulated
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, recorded_error, state_after
 from orchestrator.promise.lease.run_spec import FunctionCall, LimitsRecord, RunSpec, SweepPart, TpuRecord, TrainRecord
 from tests.fakes.leases import lease_on
 

@@ -8,26 +8,22 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import SliceLost, UnknownLease, UnknownRun
-from orchestrator.promise.lease.lease import (
+from orchestrator.promise.lease.changes import (
+    AttemptEnded,
+    Began,
     Created,
     CreateSent,
     Gone,
     Intent,
-    LeaseState,
+    Leased,
+    Moved,
     NotAllowed,
     Ready,
     ReleaseBegan,
-)
-from orchestrator.promise.lease.run_and_attempt import (
-    Attempt,
-    AttemptEnded,
-    AttemptState,
-    Began,
-    Leased,
-    Moved,
     RunCanceled,
-    RunRecord,
 )
+from orchestrator.promise.lease.lease import LeaseState
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger import file
 from orchestrator.promise.ledger.clocks import DATE_ERROR_S, DRIFT_S, QUICK_S, Anchor, Clocks, anchored, synchronized

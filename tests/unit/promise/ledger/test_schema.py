@@ -20,15 +20,17 @@ from unittest.mock import patch
 import pytest
 
 from orchestrator import __version__
-from orchestrator.promise.lease.lease import Extended, Gone, HeldFor, Intent, LeaseState, Purpose, ReleaseBegan
-from orchestrator.promise.lease.run_and_attempt import (
-    Attempt,
+from orchestrator.promise.lease.changes import (
     AttemptEnded,
-    AttemptState,
     Began,
+    Extended,
+    Gone,
+    Intent,
+    ReleaseBegan,
     ResultsCollected,
-    RunRecord,
 )
+from orchestrator.promise.lease.lease import HeldFor, LeaseState, Purpose
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.ledger import file
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.file import LedgerIsNewer, LedgerUnavailable

@@ -19,8 +19,9 @@ from orchestrator.errors import (
     Vanished,
 )
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S, Route
+from orchestrator.promise.lease.changes import Created, CreateSent, Intent, NotAllowed, Ready
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
-from orchestrator.promise.lease.lease import Created, CreateSent, Intent, LeaseState, NotAllowed, Ready
+from orchestrator.promise.lease.lease import LeaseState
 from orchestrator.promise.obtain.acquire import acquire, check_ready, create_slice, shorten_labels, wait_until_ready
 from orchestrator.promise.obtain.drafts import Draft
 from tests.fakes.leases import lease_and_request, queued

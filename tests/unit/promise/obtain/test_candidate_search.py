@@ -12,9 +12,9 @@ import pytest
 from orchestrator import errors
 from orchestrator.promise.effects.cloud import Create
 from orchestrator.promise.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via, route
+from orchestrator.promise.lease.changes import Began, ReleaseBegan, RunCanceled
 from orchestrator.promise.lease.cloud_api import Listing, QueueTerms, SliceState, SliceView
-from orchestrator.promise.lease.lease import Lease, LeaseState, ReleaseBegan
-from orchestrator.promise.lease.run_and_attempt import Began, RunCanceled
+from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.obligations import Obligations, release_owed
 from orchestrator.promise.obtain import candidate_search, refusals
 from orchestrator.promise.obtain.candidate_search import LoserRelease, Search, find

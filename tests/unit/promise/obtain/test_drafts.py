@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.capacity.capacity_request import CapacityRequest, Provisioning
+from orchestrator.capacity.capacity_request import CapacityRequest
 from orchestrator.capacity.plan import make
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.errors import BadRequest, CloudError, DeadlineExceeded
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.promise.lease.access import NO_RULES, ProjectRules, Route, Via
-from orchestrator.promise.lease.cloud_api import GOOGLE
 from orchestrator.promise.lease.lease import Purpose
+from orchestrator.promise.lease.periods import GOOGLE
 from orchestrator.promise.obtain import drafts
 from orchestrator.promise.obtain.drafts import Draft, PlanDrafter, Site
 

@@ -25,8 +25,8 @@ from orchestrator.capacity.plan import make
 from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.promise.lease import claim_labels
 from orchestrator.promise.lease.access import AccessWish, Route, Via
-from orchestrator.promise.lease.cloud_api import GOOGLE, SliceName
-from orchestrator.promise.lease.lease import Purpose
+from orchestrator.promise.lease.lease import Purpose, SliceName
+from orchestrator.promise.lease.periods import GOOGLE
 from orchestrator.promise.obtain.drafts import Draft, PlanDrafter, Site
 from orchestrator.promise.obtain.startup_script import (
     startup_script,

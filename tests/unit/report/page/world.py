@@ -8,19 +8,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.promise.lease.lease import Created, CreateSent, Gone, Intent, Lease, Ready, ReleaseBegan
-from orchestrator.promise.lease.run_and_attempt import (
-    Attempt,
+from orchestrator.promise.lease.changes import (
     AttemptEnded,
-    AttemptState,
     Began,
     Continued,
+    Created,
+    CreateSent,
+    Gone,
+    Intent,
     Leased,
     Moved,
-    RunRecord,
+    Ready,
+    ReleaseBegan,
     Tried,
-    WorkerEnd,
 )
+from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, WorkerEnd
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.page import pages, timeline

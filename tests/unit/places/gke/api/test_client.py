@@ -12,7 +12,8 @@ from orchestrator.places.gke.api import client, kube_api
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import NotFound, Rights, path_of
 from orchestrator.promise.lease.claim_labels import read_claim
-from orchestrator.promise.lease.cloud_api import EVERYWHERE, SliceName, SliceRequest, SliceState
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, SliceRequest, SliceState
+from orchestrator.promise.lease.lease import SliceName
 from tests.fakes.clock import Clock
 from tests.unit.places.gke.api.store import LEASE, NODE, Store, condition, ended, homeless, jobset, refusal, running
 

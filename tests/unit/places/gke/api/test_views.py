@@ -7,7 +7,8 @@ import pytest
 from orchestrator.errors import BadRequest, Preempted, SliceLost
 from orchestrator.places.gke.api import views
 from orchestrator.places.gke.objects.pod_api import PodPhase
-from orchestrator.promise.lease.cloud_api import SliceName, SliceState, SliceView
+from orchestrator.promise.lease.cloud_api import SliceState, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from tests.unit.places.gke.api.store import (
     CREATED,
     NODE,

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.errors import UserError
 from orchestrator.job.source import yaml_source

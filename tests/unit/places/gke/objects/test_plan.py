@@ -8,7 +8,7 @@ import pytest
 
 import tpujob
 from orchestrator import catalog
-from orchestrator.capacity.capacity_request import Provisioning
+from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.job.cluster import ClusterTarget
 from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, labels_of
