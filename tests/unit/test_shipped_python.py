@@ -1,5 +1,6 @@
 """What a start imports: nothing heavy without need; and the Python 3.10 of TPU VM images, on which what is shipped runs."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -158,7 +159,8 @@ def empty_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("argv", [("--help",), ("-h",), ("--version",), ("emulator", "--help")])
 def test_a_command_that_is_not_called_is_not_imported(argv: tuple[str, ...]) -> None:
     modules = imported(MAIN, *argv)
-    assert heavy(modules, HEAVY | {"orchestrator.promise"}) == []
+    of_calls = {f"orchestrator.{name}" for name in ("promise", "report", "api.session.events")}
+    assert heavy(modules, HEAVY | of_calls) == []
     assert [name for name in modules if name.startswith("orchestrator.cli.commands.")] == []
 
 
@@ -178,6 +180,44 @@ def test_a_light_command_without_state_imports_of_heavy_modules_sqlite_alone(arg
     assert ("typer" in modules) == (" ".join(argv) not in LIGHT)
     assert heavy(modules, HEAVY - {"sqlite3"}) == []
     assert not any(is_within(name, {"orchestrator.job.job_spec"}) for name in modules)
+
+
+# For a job that runs, for what is owed, and to ask a cloud: each costs a quick command milliseconds that nobody sees singly.
+UNNEEDED = {"concurrent", "email", "hashlib", "http", "logging", "ssl", "subprocess"} | {
+    f"orchestrator.{name}"
+    for name in (
+        *(
+            "api.jobs.job",
+            "api.session.left_keys",
+            "api.session.shown_logs",
+            "capacity.capacity_request",
+            "hosts",
+            "run",
+        ),
+        *("places.place", "places.preparation", "places.vms.plans", "promise.effects.base", "promise.effects.cloud"),
+        *("promise.lease.absence", "promise.lease.changes", "promise.lease.claim_labels", "promise.lease.cloud_api"),
+        *("promise.lease.network", "promise.obtain", "promise.recover", "promise.release", "report.files", "vm"),
+    )
+}
+# For a line about the work, and to ask whether the emulator runs.
+QUIET = {"orchestrator.api.session.events", "cloud_tpu_emulator", "socket"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "unneeded"),
+    [
+        (("list",), UNNEEDED | QUIET | {"orchestrator.catalog"}),
+        (("status",), UNNEEDED),
+        (("offers",), UNNEEDED | QUIET),
+    ],
+)
+@pytest.mark.usefixtures("empty_state")
+def test_a_quick_command_imports_of_tpujob_itself_what_it_shows(argv: tuple[str, ...], unneeded: set[str]) -> None:
+    assert heavy(imported(MAIN, *argv), unneeded) == []
+
+
+def test_what_it_does_without_is_called_so() -> None:
+    assert [name for name in UNNEEDED | QUIET if importlib.util.find_spec(name) is None] == []
 
 
 def test_a_heavy_import_would_be_noticed() -> None:

@@ -114,6 +114,8 @@ def connect(target: Target, secrets: Redactor, cloud: str | None = None) -> Any:
 
 @dataclass(slots=True)
 class _Lines:
+    """How a command without a session reaches the clouds."""
+
     target: Target
     secrets: Redactor
     light: bool = True

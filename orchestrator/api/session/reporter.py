@@ -18,7 +18,6 @@ from orchestrator.text.redaction import Redactor
 
 if TYPE_CHECKING:
     from orchestrator.api.session import events
-    from orchestrator.api.session.events import Event, OnEvent
     from orchestrator.promise.effects import base as effects
     from orchestrator.promise.lease import run_and_attempt
     from orchestrator.report.files import artifact_files
@@ -37,7 +36,7 @@ class Reporter:
     """
 
     def __init__(
-        self, on_event: Callable[[Event], object] = lambda event: None, secrets: Redactor | None = None
+        self, on_event: Callable[[events.Event], object] = lambda event: None, secrets: Redactor | None = None
     ) -> None:
         self.secrets = secrets if secrets is not None else Redactor()
         self.variant = ""
@@ -78,20 +77,20 @@ class Reporter:
         """Lines whose secrets are hidden already."""
         self.emit(events.LogLines(worker, lines))
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         with self._lock:
             self._on_event(replace(event, variant=self.variant) if self.variant else event)
 
 
 @contextmanager
-def listening(on_event: OnEvent | None) -> Iterator[Reporter]:
+def listening(on_event: events.OnEvent | None) -> Iterator[Reporter]:
     """Yield what reports to `on_event` until that raises; raise its error at the end.
 
     No error in `on_event` may keep a slice from being released.
     """
     raised: list[BaseException] = []
 
-    def tell(event: Event) -> None:
+    def tell(event: events.Event) -> None:
         if on_event is not None and not raised:
             try:
                 on_event(event)

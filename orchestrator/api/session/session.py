@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -39,6 +38,7 @@ from orchestrator.text.units import clock
 
 if TYPE_CHECKING:
     import hashlib
+    import socket
 
     from orchestrator.api.session import left_keys
     from orchestrator.places.desk import Emulator
@@ -47,12 +47,10 @@ if TYPE_CHECKING:
     from orchestrator.promise.effects.interpreter import Interpreter
     from orchestrator.promise.effects.world import RealWorld
     from orchestrator.promise.lease import absence, claim_labels, cloud_api
-    from orchestrator.promise.lease.absence import Released
-    from orchestrator.promise.lease.cloud_api import Capabilities, Cloud
     from orchestrator.promise.lease.run_and_attempt import RunRecord
     from orchestrator.report import messages
 else:  # where something is owed
-    hashlib = Later("hashlib")
+    hashlib, socket = Later("hashlib"), Later("socket")
     left_keys = Later("orchestrator.api.session.left_keys")
     recover, server_time = Later("orchestrator.promise.recover"), Later("orchestrator.promise.server_time")
     absence = Later("orchestrator.promise.lease.absence")
@@ -89,7 +87,7 @@ class Session:
         self.ledger = Ledger(directory / "ledger.sqlite3")
         self.clocks = Clocks(self.ledger)
         self.locks = FileLocks(directory / "locks")
-        self.unproven: dict[str, Released] = {}
+        self.unproven: dict[str, absence.Released] = {}
         self._connections = Connections(target, directory, self.reporter, light=light)
         self._worlds: dict[str, RealWorld] = {}
         self._running: list[Interpreter] = []
@@ -174,7 +172,7 @@ class Session:
             )
         return self._worlds[kind]
 
-    def cloud(self, cloud: str) -> Cloud:
+    def cloud(self, cloud: str) -> cloud_api.Cloud:
         """Return the client of a cloud, which is opened with its first use."""
         return self.world(cloud).cloud
 
@@ -251,7 +249,7 @@ class Session:
             "left before the slice was proven gone", hint="every tpujob command continues the deletion"
         )
 
-    def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
+    def on_cloud(self, build: Callable[[cloud_api.Capabilities], Program[T]], cloud: str | None = None) -> T:
         """Run a program that needs the capabilities of the cloud, if one is asked."""
         asked = traits.traits_of(cloud or self.target.kind).billed
         return self.run(build(self.world(cloud).cloud.capabilities if asked else cloud_api.NO_CLOUD), cloud)
@@ -347,7 +345,7 @@ class Session:
         """Hide what this process has in the variables from which the job got its secrets."""
         self.reporter.secrets.add(*(os.environ.get(name, "") for name in run.spec.secret_sources))
 
-    def note(self, released: Released) -> None:
+    def note(self, released: absence.Released) -> None:
         """Report how a release ended, and remember it for the exit code."""
         if released.gone:
             self.unproven.pop(released.lease.id, None)
@@ -360,7 +358,7 @@ class Session:
         self.unproven[released.lease.id] = released
         self._alert(released)
 
-    def _alert(self, released: Released) -> None:
+    def _alert(self, released: absence.Released) -> None:
         lease = released.lease
         timings = settings.timings_of(lease.cloud, os.environ)
         watchdog_by = (

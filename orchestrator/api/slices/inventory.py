@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloud_tpu_emulator.daemon import control
 from orchestrator import places
@@ -18,10 +18,15 @@ from orchestrator import traits as place_traits
 from orchestrator.api.session.session import Session
 from orchestrator.errors import NOT_PROVEN, AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.places.area import Area
-from orchestrator.promise.lease.cloud_api import EVERYWHERE, Cloud, SliceView
 from orchestrator.promise.lease.lease import Lease, SliceName
+from orchestrator.system.lazy import Later
 from orchestrator.text import names
 from orchestrator.text.units import clock
+
+if TYPE_CHECKING:
+    from orchestrator.promise.lease import cloud_api
+else:  # where a cloud is asked
+    cloud_api = Later("orchestrator.promise.lease.cloud_api")
 
 ASK_S = 20.0  # for all questions of a command together
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
@@ -40,10 +45,10 @@ class ProjectInventory:
     unreachable: tuple[str, ...] = ()
     error: CloudError | None = None
     # By zone and node: slices with our name and our label; in `doubtful`, why those with one of the two are listed.
-    views: dict[tuple[str, str], SliceView] = field(default_factory=dict)
+    views: dict[tuple[str, str], cloud_api.SliceView] = field(default_factory=dict)
     doubtful: dict[tuple[str, str], str] = field(default_factory=dict)
     # By lease id: what `get` answered for leases that were not listed.
-    single: dict[str, SliceView | CloudError | None] = field(default_factory=dict)
+    single: dict[str, cloud_api.SliceView | CloudError | None] = field(default_factory=dict)
     bug: BaseException | None = None
 
     @property
@@ -77,7 +82,7 @@ class ProjectInventory:
         error = [self.error.message] if self.error else []
         return "; ".join([*error, *([f"no answer from {', '.join(self.unreachable)}"] if self.unreachable else [])])
 
-    def view_of(self, lease: Lease) -> SliceView | CloudError | None:
+    def view_of(self, lease: Lease) -> cloud_api.SliceView | CloudError | None:
         """The slice of the lease; None: not visible; an error: unknown."""
         listed = self.views.get(_key(lease.name))
         return listed or self.single.get(
@@ -178,7 +183,7 @@ def _wait(session: Session, asked: ProjectInventory, thread: threading.Thread, g
     return replace(asked, error=late, views={**asked.views}, doubtful={**asked.doubtful}, single={**asked.single})
 
 
-def _look(asked: ProjectInventory, cloud: Cloud, leases: list[Lease], give_up_at: float) -> None:
+def _look(asked: ProjectInventory, cloud: cloud_api.Cloud, leases: list[Lease], give_up_at: float) -> None:
     pause_s = FIRST_PAUSE_S
     while True:
         error = _list(asked, cloud)
@@ -196,7 +201,7 @@ def _look(asked: ProjectInventory, cloud: Cloud, leases: list[Lease], give_up_at
                 asked.single[lease.id] = no_answer
 
 
-def _list(asked: ProjectInventory, cloud: Cloud) -> CloudError | None:
+def _list(asked: ProjectInventory, cloud: cloud_api.Cloud) -> CloudError | None:
     """List nodes and queued requests; where requests cannot be listed, the nodes alone, which are what is billed."""
     try:
         _note(asked, cloud, queued=True)
@@ -210,9 +215,10 @@ def _list(asked: ProjectInventory, cloud: Cloud) -> CloudError | None:
     return None
 
 
-def _note(asked: ProjectInventory, cloud: Cloud, *, queued: bool) -> None:
+def _note(asked: ProjectInventory, cloud: cloud_api.Cloud, *, queued: bool) -> None:
     # To list all namespaces of a cluster takes a permission that few have.
-    listings = [cloud.list(asked.project, place, queued=queued) for place in asked.namespaces or (EVERYWHERE,)]
+    places_there = asked.namespaces or (cloud_api.EVERYWHERE,)
+    listings = [cloud.list(asked.project, place, queued=queued) for place in places_there]
     asked.server_now = next((each.server_now for each in listings if each.server_now is not None), None)
     asked.at = asked.server_now or time.time()
     asked.unreachable = tuple(place.rpartition("/")[2] for each in listings for place in each.unreachable)

@@ -1,5 +1,7 @@
 """`status`: every slice of tpujob that the API shows or the ledger has open, with its claim and its cost."""
 
+from __future__ import annotations
+
 import math
 import os
 from contextlib import suppress
@@ -14,7 +16,6 @@ from orchestrator.api.session.sweep_progress import SweepProgress
 from orchestrator.api.slices import inventory
 from orchestrator.api.slices.inventory import ProjectInventory
 from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
-from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.report.rows import costs
@@ -23,11 +24,12 @@ from orchestrator.text import names
 from orchestrator.text.units import day_clock, format_usd
 
 if TYPE_CHECKING:
-    from orchestrator.promise.lease import absence, claim_labels, guest_reports
+    from orchestrator.promise.lease import absence, claim_labels, cloud_api, guest_reports
     from orchestrator.report.rows import collected
 else:  # where there is a slice
     absence = Later("orchestrator.promise.lease.absence")
     claim_labels = Later("orchestrator.promise.lease.claim_labels")
+    cloud_api = Later("orchestrator.promise.lease.cloud_api")
     collected = Later("orchestrator.report.rows.collected")
     guest_reports = Later("orchestrator.promise.lease.guest_reports")
 
@@ -211,7 +213,7 @@ def _rows(session: Session, asked: list[ProjectInventory], before: set[str]) -> 
     return rows
 
 
-def _remark(view: SliceView, closed: Lease | None) -> str:
+def _remark(view: cloud_api.SliceView, closed: Lease | None) -> str:
     """What the ledger has about a slice for which it has no open lease."""
     if closed is None or not absence.is_ours(view, closed):
         return "not in this machine's ledger"
@@ -289,14 +291,14 @@ def _idle_ends_at(session: Session, lease: Lease) -> float | None:
     return max([lease.ready_at, *ends]) + lease.idle_s
 
 
-def _state(view: SliceView | CloudError | None) -> str:
+def _state(view: cloud_api.SliceView | CloudError | None) -> str:
     """Neither a slice that is not visible nor one that was not asked about is absent."""
     if view is None:
         return "not visible"
     return f"unknown: {view.message}" if isinstance(view, Exception) else view.native_state
 
 
-def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark: str) -> SliceRow:
+def _unleased(session: Session, asked: ProjectInventory, view: cloud_api.SliceView, remark: str) -> SliceRow:
     """A slice that is only in the API: its labels, and its price by the table."""
     now = asked.at or 0.0  # the server's clock, by which its labels are written
     claim = claim_labels.read_claim(view, settings.timings_of(asked.cloud, os.environ))
@@ -304,7 +306,7 @@ def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark
         claim = None  # it is not stated, only how gc would judge it
     ends_at = min(claim.claimed_until, claim.deadline) if claim else None
     price = catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot)
-    billed = view.state not in (SliceState.QUEUED, SliceState.TOMBSTONE)
+    billed = view.state not in (cloud_api.SliceState.QUEUED, cloud_api.SliceState.TOMBSTONE)
     since = view.created_at
 
     def usd(until: float | None) -> float | None:

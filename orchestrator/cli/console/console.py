@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import shutil
 
     from orchestrator.api.session import events, shown_logs
-    from orchestrator.api.session.shown_logs import Choice, ShownLogs
     from orchestrator.cli.console import live_view
 else:  # many a command has no events, no job and no terminal
     events = Later("orchestrator.api.session.events")
@@ -94,9 +93,9 @@ class Console:
         self.streams_json = False  # every event as a JSON object on a line of stdout, and nothing else there
         # Off: on stdout are only the lines of a run that goes on; the log and the lines of any other end go to stderr.
         self.log_is_data = True
-        self._chosen_logs: Choice = None
+        self._chosen_logs: shown_logs.Choice = None
         self._logs_option = ""
-        self._logs: dict[str, ShownLogs] = {}  # by the variant of a sweep; a job of its own is ""
+        self._logs: dict[str, shown_logs.ShownLogs] = {}  # by the variant of a sweep; a job of its own is ""
         self.is_quiet = self._verbose = self._timestamps = False  # quiet: only results, and what needs action
         self.is_unread = False  # the reader of stdout has left
 
@@ -119,7 +118,7 @@ class Console:
         """Print the local time before each line on stderr and of a job's log from now on."""
         self._timestamps = True
 
-    def choose_logs(self, chosen: Choice) -> None:
+    def choose_logs(self, chosen: shown_logs.Choice) -> None:
         """Show the logs of these workers from now on, which the option `--logs` of the command names."""
         self._logs_option, self._chosen_logs = "--logs", chosen
 
@@ -156,7 +155,7 @@ class Console:
                 case events.SweepResult():
                     self._show_sweep(event)
 
-    def _logs_of(self, event: events.Event) -> ShownLogs:
+    def _logs_of(self, event: events.Event) -> shown_logs.ShownLogs:
         if event.variant not in self._logs:
             self._logs[event.variant] = shown_logs.ShownLogs(self._chosen_logs, self._logs_option)
         return self._logs[event.variant]

@@ -20,6 +20,8 @@ LOOK_AGAIN_S, LOOKS = 0.02, 1500  # half a minute: a question takes that long on
 
 @dataclass(frozen=True, slots=True)
 class _Held:
+    """A lock, for the thread that took it. A forked child's copy of this is not valid."""
+
     descriptor: fork.Descriptor | None  # None: there is no file to lock
     pid: int = field(default_factory=os.getpid)
     thread: threading.Thread = field(default_factory=threading.current_thread)

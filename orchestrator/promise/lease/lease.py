@@ -80,7 +80,7 @@ class Lease:
     owner: str
     deadline: float
     created_at: float
-    provisioning: str = "on-demand"  # a value of `capacity.capacity_request.Provisioning`
+    provisioning: str = "on-demand"  # a value of `capacity.provisioning.Provisioning`
     ready_by: float | None = None  # until when a queued request may wait for capacity
     usd_per_hour: float | None = None  # None: no price is known
     budget_usd: float | None = None  # the most that it may cost; the deadline keeps to it

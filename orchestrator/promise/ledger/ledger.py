@@ -27,7 +27,6 @@ from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
     from orchestrator.promise.lease import changes
-    from orchestrator.promise.lease.changes import AttemptEvent, End, LeaseEvent
 else:  # what only reads has none
     changes = Later("orchestrator.promise.lease.changes")
 
@@ -64,7 +63,7 @@ class KeptEnds:
                 if used + len(line) <= ROOM_BYTES:  # a ledger that stays full has one more end with every command
                     self._write(end.attempt_id, line, used)
 
-    def every(self) -> Iterator[tuple[str, list[End]]]:
+    def every(self) -> Iterator[tuple[str, list[changes.End]]]:
         """Yield each attempt with its ends in their order; with none, while it goes on or if it was killed."""
         with contextlib.suppress(OSError):
             for path in sorted(self._directory.iterdir()):
@@ -91,7 +90,7 @@ class KeptEnds:
             os.close(file)
 
 
-def _end(line: bytes) -> End | None:
+def _end(line: bytes) -> changes.End | None:
     try:
         values = json.loads(line)
         return read(changes.ENDS[values["kind"]], values)
@@ -110,7 +109,7 @@ class Ledger(LedgerFile):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def record(self, *events: LeaseEvent | AttemptEvent) -> None:
+    def record(self, *events: changes.LeaseEvent | changes.AttemptEvent) -> None:
         """Apply the events in one durable transaction.
 
         Raises NotAllowed when a lease has moved on meanwhile, or when the run or its sweep was canceled;
@@ -123,7 +122,7 @@ class Ledger(LedgerFile):
             raise
         self._ends.follow(*events)
 
-    def _record(self, *events: LeaseEvent | AttemptEvent) -> None:
+    def _record(self, *events: changes.LeaseEvent | changes.AttemptEvent) -> None:
         with self._transaction(ends=all(isinstance(event, changes.LAST) for event in events)):
             for event in events:
                 self._apply(event)
@@ -183,7 +182,7 @@ class Ledger(LedgerFile):
             return Anchor(boot, zero, bool(sure), ahead_s)
         return None
 
-    def _apply(self, event: LeaseEvent | AttemptEvent) -> None:
+    def _apply(self, event: changes.LeaseEvent | changes.AttemptEvent) -> None:
         match event:
             case changes.Intent(lease=lease):
                 changes.check_not_canceled(self._last_attempt(lease.run), event)
@@ -233,7 +232,7 @@ class Ledger(LedgerFile):
         insert = f"insert into {table} ({', '.join(row)}) values ({marks(row)}) {otherwise}"  # noqa: S608
         self._db.execute(insert, [*row.values()])
 
-    def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
+    def _append(self, at: float, subject: str, event: changes.LeaseEvent | changes.AttemptEvent) -> None:
         data = {} if isinstance(event, changes.Intent | changes.Began) else asdict(event)
         named = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
         kind = getattr(event, "kind", "") or named

@@ -13,7 +13,6 @@ from orchestrator.promise.effects.cloud import Create, Get, GetOperation, GrantL
 from orchestrator.promise.lease import changes, claim_labels
 from orchestrator.promise.lease.absence import is_ours
 from orchestrator.promise.lease.access import KEY_OUTLIVES_S
-from orchestrator.promise.lease.changes import NotAllowed
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceRequest, SliceState
 from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.obtain.startup_script import SCRIPT_KEY, with_claim
@@ -66,7 +65,7 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
     for pause_s in retry.pauses(first_s=0.5):
         now_it_is = await ReadLease(lease.id)
         if now_it_is.state is not LeaseState.INTENT:  # this process was stopped, and nothing would remove the key
-            raise NotAllowed(now_it_is, changes.LoginGranted(lease.id, await Now(), lease.route.user))
+            raise changes.NotAllowed(now_it_is, changes.LoginGranted(lease.id, await Now(), lease.route.user))
         try:
             user = await grant
             break
@@ -162,7 +161,7 @@ async def check_ready(lease: Lease, *, operation: str | None = None) -> ReadyChe
     if view.state is SliceState.READY:
         try:
             await Record(changes.Ready(lease.id, await Now()))
-        except NotAllowed as error:  # while the API was asked
+        except changes.NotAllowed as error:  # while the API was asked
             raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
         return ReadyCheck(view.native_state, await ReadLease(lease.id), lease)
     if view.state is SliceState.TOMBSTONE:
