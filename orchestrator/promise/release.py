@@ -28,6 +28,7 @@ from orchestrator.promise.effects.cloud import (
     GetOperation,
     ListOperations,
     ListSlices,
+    OwnCreate,
     RevokeLogin,
 )
 from orchestrator.promise.effects.retry import pauses
@@ -187,15 +188,20 @@ class _Teardown(FailuresAsAnswers):
                 await self._delete(now)
                 view = await self._ask(Get(self.lease.name))
         creates = await self._creates() if view is None else ()
+        own_ended_at = await OwnCreate(self.lease.name) if view is None and not self.lease.settled else None
         now = await Now()
-        settled = absence.settles_at(self.lease, creates, now, capabilities, seen=self._seen) is None
+        certain_at = absence.settles_at(
+            self.lease, creates, now, capabilities, seen=self._seen, own_ended_at=own_ended_at
+        )
+        settled = certain_at is None
         if view is None and not self.lease.settled and settled:
             await try_record(Settled(self.lease.id, now))
             view = await self._ask(Get(self.lease.name))  # the create may have taken effect since the last `get`
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
             listing = await self._ask(ListSlices(*_place(self.lease), queued=self.lease.name.queued))
-        return absence.judge(self.lease, Evidence(view, listing, creates, self._seen), now, capabilities)
+        evidence = Evidence(view, listing, creates, self._seen, own_ended_at)
+        return absence.judge(self.lease, evidence, now, capabilities)
 
     async def _should_delete(self, view: SliceView, now: float) -> bool:
         if self._deleted_at is None:

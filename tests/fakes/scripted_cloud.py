@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.errors import TpujobError
 from orchestrator.promise.effects.base import Effect, Lock, Now, Program, ReadLease, Record, Report, Sleep, T, Unlock
+from orchestrator.promise.effects.cloud import OwnCreate
 from orchestrator.promise.lease.changes import Intent, LeaseChange, NotAllowed, apply
 from orchestrator.promise.lease.lease import Lease
 from tests.simulation.model.bench import driven
@@ -35,6 +36,8 @@ class ScriptedCloud:
                 return self.now
             case Sleep(seconds=seconds):
                 self.now += seconds
+            case OwnCreate():  # none is under way
+                return None
             case Lock():
                 return True
             case Unlock(lease_id=identity):

@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -24,7 +24,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.google import error_translation
-from orchestrator.promise.lease.cloud_api import Bearer
+from orchestrator.promise.lease.cloud_api import Bearer, always
 from orchestrator.system import sockets
 
 MAX_REPLY_BYTES = 32 << 20  # a page of nodes is a thousand times smaller
@@ -50,10 +50,12 @@ def fetch(
     timeout_s: float,
     proxies: bool,
     ours: bool = False,
+    in_time: Callable[[], bool] = always,
 ) -> Reply:
     """Send one request and return its reply. Raises CloudUnavailable if the reply is not whole within `timeout_s`.
 
-    `ours`: send only to a process of this user. `proxies`: use those of the environment.
+    `ours`: send only to a process of this user. `proxies`: use those of the environment. `in_time` is asked once the connection
+    is there; nothing is sent if it says no.
     """
     give_up_at = time.monotonic() + timeout_s
     parts = urlsplit(url)
@@ -61,9 +63,13 @@ def fetch(
     connection = connection_to(parts.scheme, host, timeout_s, proxies=proxies)
     with contextlib.closing(connection):
         with translated(host):
+            connection.connect()
             if ours:
-                connection.connect()
                 sockets.expect_ours(connection.sock, timeout_s)
+            if not in_time():
+                raise CloudUnavailable(
+                    f"the call to {host} was not sent: this machine, or tpujob, stood still before it"
+                )
             connection.request(method, url.partition(host)[2], body, dict(headers))
             sock = connection.sock  # the connection drops it if the server announces that this reply is the last
             response = connection.getresponse()
@@ -197,8 +203,9 @@ def api_call(
     *,
     emulated: bool,
     timeout_s: float = TIMEOUT_S,
+    in_time: Callable[[], bool] = always,
 ) -> ApiReply:
-    """Send it once, or once more after a 401 that a new token may cure.
+    """Send it once, or once more after a 401 that a new token may cure; not at all once `in_time` says no.
 
     Raises a CloudError for any reply that is not a JSON object with a status below 300.
     """
@@ -212,7 +219,9 @@ def api_call(
             signed["X-Goog-User-Project"] = project
         began, answer = time.monotonic(), "no reply"
         try:
-            reply = fetch(method, url, sent, signed, timeout_s=timeout_s, proxies=not emulated, ours=emulated)
+            reply = fetch(
+                method, url, sent, signed, timeout_s=timeout_s, proxies=not emulated, ours=emulated, in_time=in_time
+            )
             answer = str(reply.status)
             return reply
         finally:

@@ -12,14 +12,19 @@ resource that only its own next line would give back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orchestrator.errors import TpujobError
 from orchestrator.promise.lease.changes import AttemptEvent, LeaseEvent
 from orchestrator.promise.lease.cloud_api import Cloud, WorkerAddress
-from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.lease import Lease, SliceName
 from orchestrator.promise.lease.run_and_attempt import Attempt, WorkerEnd
 
 if TYPE_CHECKING:
@@ -68,11 +73,40 @@ class Link(Protocol):
         """Wait until `cancel`, `timeout_s` at most; return whether it was called."""
 
 
+class OwnCreates:
+    """The create calls of one process, made in any thread. A forked child begins without any."""
+
+    def __init__(self) -> None:
+        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._under_way: Counter[SliceName] = Counter()
+        self._ended_at: dict[SliceName, float] = {}
+
+    @contextmanager
+    def under_way(self, name: SliceName, now: Callable[[], float]) -> Iterator[None]:
+        """Remember that a call for this slice is under way, and when it ended."""
+        with self._lock:
+            self._under_way[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way[name] -= 1
+                self._ended_at[name] = now()
+
+    def ended_at(self, name: SliceName) -> float | None:
+        """Return when the last of them ended; `inf` while one is under way, None if there was none."""
+        if self._pid != os.getpid():
+            return None
+        with self._lock:
+            return inf if self._under_way[name] else self._ended_at.get(name)
+
+
 class World(Protocol):
     """What the real effects are performed on."""
 
     ledger: Ledger
     locks: Locks
+    own_creates: OwnCreates
 
     @property
     def reach(self) -> Logins:

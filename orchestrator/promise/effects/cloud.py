@@ -19,12 +19,32 @@ class SliceEffect(Effect[T]):
 
 @dataclass(frozen=True, slots=True)
 class Create(Effect[Operation]):
-    """Create a slice. Raises CloudError; after CloudUnavailable or UnexpectedReply it may have taken effect."""
+    """Create a slice. Raises CloudError; after CloudUnavailable or UnexpectedReply it may have taken effect.
+
+    `at`: the ledger's time that is recorded for it. A call that has not left soon after it does not leave at all: its process
+    stood still, and another one may have taken the silence for an end.
+    """
 
     request: SliceRequest
+    at: float
 
     def perform(self, world: World) -> Operation:
-        return world.cloud.create(self.request)
+        leave_by = self.at + world.cloud.capabilities.leaves_within_s
+        with world.own_creates.under_way(self.request.name, world.now):
+            return world.cloud.create(self.request, lambda: world.now() <= leave_by)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCreate(QuickEffect["float | None"]):
+    """Return the ledger's time at which the last create call of this process for a slice ended; `inf` while one is under way.
+
+    None: this process made none. An interrupt abandons a call and does not end it.
+    """
+
+    name: SliceName
+
+    def perform(self, world: World) -> float | None:
+        return world.own_creates.ended_at(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.errors import TpujobError
-from orchestrator.promise.effects.base import Link, Locks, Logins, Report
+from orchestrator.promise.effects.base import Link, Locks, Logins, OwnCreates, Report
 from orchestrator.promise.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.clocks import Clocks
@@ -53,6 +53,7 @@ class RealWorld:
     reach: ReachPort
     channel: str  # how workers are reached, as the stage of messages about that
     still_there: Callable[[], bool] = lambda: True  # an emulator that was restarted answers at another address
+    own_creates: OwnCreates = field(default_factory=OwnCreates)
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
     _guardian: GuardianHandle | None = None

@@ -25,6 +25,7 @@ class Evidence:
     listing: Listing[SliceView] | CloudError | None = None  # None: not listed, because the slice still exists
     creates: Creates = ()
     seen: bool = False  # during this teardown the API showed the slice, or accepted a delete of it
+    own_ended_at: float | None = None  # as `settles_at` has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,13 @@ class Verdict:
 
 
 def settles_at(
-    lease: Lease, creates: Creates, now: float, capabilities: Capabilities, *, seen: bool = False
+    lease: Lease,
+    creates: Creates,
+    now: float,
+    capabilities: Capabilities,
+    *,
+    seen: bool = False,
+    own_ended_at: float | None = None,
 ) -> float | None:
     """Return when it is certain that no create of this lease can create a slice any more; None if it is certain now.
 
@@ -49,6 +56,9 @@ def settles_at(
     whose operation failed exists all the same); the last create left longer ago than `visible_within_s`, and a complete
     list of operations shows none under way; it left longer ago than `settles_within_s`. A create that is sent again after
     a lost reply counts twice: both calls may take effect, one after the other.
+
+    `own_ended_at`: when the last create call of this process ended, `inf` while it is under way: a machine that slept may
+    send the rest of it when it wakes.
     """
     if lease.sent_at is None or lease.sends <= 0 or lease.settled:
         return None
@@ -61,7 +71,7 @@ def settles_at(
         if len(creates) >= lease.sends and conclusive:
             return None
         bound_s = capabilities.visible_within_s
-    certain_at = lease.sent_at + bound_s
+    certain_at = max(lease.sent_at, own_ended_at or 0.0) + bound_s
     return None if now >= certain_at else certain_at
 
 
@@ -86,7 +96,9 @@ def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabiliti
         case None:
             if evidence.view is None:
                 missing.append("not yet listed")
-    certain_at = settles_at(lease, evidence.creates, now, capabilities, seen=evidence.seen)
+    certain_at = settles_at(
+        lease, evidence.creates, now, capabilities, seen=evidence.seen, own_ended_at=evidence.own_ended_at
+    )
     if certain_at is not None:
         missing.append(f"the create call {'is still under way' if certain_at == inf else 'has not settled'}")
     quiet_until = certain_at if evidence.view is None and certain_at != inf else None

@@ -6,7 +6,7 @@ and `hosts` connects to the workers in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -127,12 +127,18 @@ class Listing(Generic[T]):
         return not self.unreachable
 
 
+def always() -> bool:
+    """Return that there is time: for a create call that nobody counts on."""
+    return True
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What a provisioning API guarantees by itself; the proof of absence uses it."""
 
     visible_within_s: float  # a create is visible to get and list this long after it left, network included
     settles_within_s: float  # a create whose operation is unknown has no effect later than this
+    leaves_within_s: float = 10.0  # after the time that is recorded for it, or never; the two above have room for it
     timings: Timings = GOOGLE
 
 
@@ -161,8 +167,11 @@ class Cloud(Protocol):
 
     capabilities: Capabilities
 
-    def create(self, request: SliceRequest) -> Operation:
-        """Create the slice. For a queued slice the operation's end means that the request exists, not the slice."""
+    def create(self, request: SliceRequest, in_time: Callable[[], bool] = always) -> Operation:
+        """Create the slice. For a queued slice the operation's end means that the request exists, not the slice.
+
+        `in_time` is asked directly before the call leaves. Raises CloudUnavailable if it is not.
+        """
 
     def get(self, name: SliceName) -> SliceView | None:
         """Return the slice; None only for a 404 of the resource itself (request and node, if queued). All else raises."""

@@ -86,9 +86,10 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
 
 async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:
     for pause_s in retry.pauses(first_s=0.5):
-        await Record(changes.CreateSent(lease.id, await Now()))
+        at = await Now()
+        await Record(changes.CreateSent(lease.id, at))
         try:
-            operation = await Create(request)
+            operation = await Create(request, at)
         except errors.CloudUnavailable as error:
             # It may have taken effect. The name is the idempotency key: the same create again gets ALREADY_EXISTS.
             wait_s = error.retry_after_s or pause_s

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from orchestrator import errors
-from orchestrator.errors import CloudError, TpujobError
+from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
 from orchestrator.hosts.iap.dialer import Relay, dial
 from orchestrator.hosts.iap.relay_session import RelayTarget
 from orchestrator.places.gke.api import kube_api, views
@@ -185,6 +185,12 @@ def test_a_create_sends_exactly_what_the_preview_showed(cloud: Api, api: TpuApi,
     assert parse_qs(urlsplit(asked.path).query) == {"queuedResourceId": [NAME.node], "requestId": [ID]}
     assert (asked.headers["authorization"], asked.headers["content-type"]) == ("Bearer the-token", "application/json")
     assert (made.target, made.done) == (REQUEST, False)
+
+
+def test_a_create_that_is_late_is_not_sent(cloud: Api, api: TpuApi) -> None:
+    with pytest.raises(CloudUnavailable, match=r"was not sent: this machine, or tpujob, stood still before it"):
+        api.create(WANTED, lambda: False)
+    assert cloud.asked == []
 
 
 def test_a_create_is_refused_in_our_terms(cloud: Api, api: TpuApi) -> None:

@@ -1,6 +1,7 @@
 """Rows 9-18, 57, 58: create calls that are lost, late or fail, and queued resources that wait or stay behind."""
 
 import signal
+import time
 from typing import Any
 
 from tests.faults.world import World, is_stopped, row
@@ -65,6 +66,28 @@ def delete_dropped(w: World) -> None:
     pressed_at = command.press()
     assert command.code() == 130, command.err
     w.check_released("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
+
+
+@row("13d", "the sender stands still before its create call leaves, and is interrupted as it goes on")
+def leaves_late(w: World) -> None:
+    command = w.pause("Create:1:before", "run", w.short_job)
+    time.sleep(3)  # the fault itself: for longer than a create that has left stays invisible
+    pressed_at = command.press()
+    command.press(signal.SIGCONT)
+    assert command.code() == 130, command.err
+    w.check_released("C0", pressed_at, w.bounds.command())
+    assert w.requests("nodes.create") == [], "it did not leave"
+
+
+@row("13e", "the sender stands still before its create call leaves, and another command releases its slice meanwhile")
+def leaves_after_the_release(w: World) -> None:
+    command = w.pause("Create:1:before", "run", w.short_job)
+    time.sleep(3)
+    down = w.do("down", "--all")
+    command.press(signal.SIGCONT)
+    code = command.code()
+    w.until_no_process()
+    assert w.lived() == 0 and w.states() == {"gone"}, (code, command.err, down.out)
 
 
 @row(

@@ -152,7 +152,7 @@ class ToyCloud:
     place: Place
     capabilities = CAN
 
-    def create(self, request: api.SliceRequest) -> api.Operation:
+    def create(self, request: api.SliceRequest, in_time: Callable[[], bool] = api.always) -> api.Operation:
         if not self.place("create", request.name.node, dict(request.labels), dict(request.manifests[0])):
             raise errors.AlreadyExists(f"{request.name.node} exists")
         return api.Operation(request.name.node, done=True, verb="create")

@@ -15,7 +15,7 @@ from orchestrator.errors import CloudError, CloudUnavailable, ExternalAddressRef
 from orchestrator.places.google.fetch import ApiReply
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.promise.effects.cloud import Delete, Get, ListSlices, RevokeLogin
-from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceRequest, SliceView, WorkerAddress
+from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceRequest, SliceView, WorkerAddress, always
 from orchestrator.promise.lease.lease import SliceName
 from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of
 from tests.simulation.model.faults import CallOutcome
@@ -111,7 +111,7 @@ class CloudClient:
 
     # -- the Cloud protocol, at the API -------------------------------------------------------------------------------
 
-    def create(self, request: SliceRequest) -> Operation:
+    def create(self, request: SliceRequest, in_time: Callable[[], bool] = always) -> Operation:
         if (refusal := self.cloud.world.plan.refusing.get(request.name.zone)) is not None:
             raise refusal
         return (self.cloud.create if request.queue is None else self.cloud.ask)(request, self._outcome)

@@ -166,6 +166,8 @@ class Question(Replayed, KubeApi):
         self.server = "k8s.test"
         self.cluster, self.effect = cluster, effect
         self.cloud = ClusterCloud(lambda project: self)  # of the world on which the effect is performed
+        self.own_creates, began = process.own_creates, process.now()
+        self.now = lambda: began  # an effect is performed again and again, until all its calls are answered
         self._times: list[float] = []
         self._read = 0
 

@@ -59,6 +59,7 @@ class Process:
         self._clocks = Clocks(machine.ledger, machine.clock)
         self.guardian: Guardian | None = None  # of a guardian loop: its guardian
         self.locks = ProcessLocks(machine, self)
+        self.own_creates = base.OwnCreates()
         self.cloud = machine.world.client(self)
         self.fleets: list[SimCrew] = []
         self.calls = 0  # calls to the API

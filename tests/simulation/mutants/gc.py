@@ -157,7 +157,7 @@ async def create_before_intent(_: Any, lease: Any, request: Any, capabilities: A
     """The ledger records the slice after the create call (Terraform)."""
     await Lock(lease.id)
     await StartGuardian()
-    operation = await Create(_stamped(lease, request, capabilities, await Now()))
+    operation = await Create(_stamped(lease, request, capabilities, await Now()), await Now())
     await Record(Intent(lease))
     await Record(CreateSent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
     return await acquire.wait_until_ready(
@@ -192,7 +192,7 @@ async def retries_under_new_name(real: Any, lease: Any, request: Any, *, give_up
     """A create whose reply was lost is repeated under another name (SkyPilot#797)."""
     try:
         await Record(CreateSent(lease.id, await Now()))
-        operation = await Create(request)
+        operation = await Create(request, await Now())
     except CloudUnavailable:
         name = replace(request.name, node=request.name.node + "x")
         await real(lease, replace(request, name=name), give_up_at=give_up_at)
@@ -205,7 +205,7 @@ async def lost_reply_is_refusal(_: Any, lease: Any, request: Any, *, give_up_at:
     """A lost reply counts as a refusal."""
     await Record(CreateSent(lease.id, await Now()))
     try:
-        operation = await Create(request)
+        operation = await Create(request, await Now())
     except CloudUnavailable as error:
         await Record(CreateRefused(lease.id, await Now(), error.message))
         raise

@@ -23,6 +23,7 @@ from orchestrator.promise.lease.cloud_api import (
     SliceRequest,
     SliceView,
     WorkerAddress,
+    always,
 )
 from orchestrator.promise.lease.lease import SliceName
 from orchestrator.text import names
@@ -54,11 +55,13 @@ class ClusterCloud:
                 raise errors.CloudError(error.message, hint=error.hint, exit_code=error.exit_code) from error
         return self._apis[project]
 
-    def create(self, request: SliceRequest) -> Operation:
+    def create(self, request: SliceRequest, in_time: Callable[[], bool] = always) -> Operation:
         """Create the JobSet, then what it needs, which it owns. Sent again, it continues where it was broken off."""
         began = time.monotonic()
         api, name = self.api(request.name.project), request.name
         jobset, *others = request.manifests
+        if not in_time():
+            raise errors.CloudUnavailable("the JobSet was not sent: this machine, or tpujob, stood still before it")
         try:
             made = api.post(path_of("jobsets", name.zone), jobset)
         except errors.AlreadyExists:

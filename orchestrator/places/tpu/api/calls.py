@@ -39,6 +39,7 @@ class ApiCalls(ABC):
             # Counted from when a create left: 5 minutes from its arrival (A1, docs/assumptions.md), and its timeout of 30 s.
             visible_within_s=EMULATED_VISIBLE_S if emulated else 330.0,
             settles_within_s=60.0 if emulated else 2700.0,
+            leaves_within_s=1.0 if emulated else 10.0,
             timings=timings or (periods.emulated() if emulated else periods.GOOGLE),
         )
 

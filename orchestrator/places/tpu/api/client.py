@@ -4,7 +4,7 @@ Every call is one connection of the standard library, tried once, with a time li
 google-cloud-tpu makes the body of a create call (`create_request`): teardown does without it, and with a third of its memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,7 +15,7 @@ from orchestrator.places.google.fetch import ApiReply, api_call
 from orchestrator.places.tpu.api import replies
 from orchestrator.places.tpu.api.calls import ApiCalls, must_exist, path
 from orchestrator.places.tpu.api.create_request import create_request
-from orchestrator.promise.lease.cloud_api import Bearer, Operation, SliceRequest
+from orchestrator.promise.lease.cloud_api import Bearer, Operation, SliceRequest, always
 from orchestrator.promise.lease.lease import SliceName
 from orchestrator.promise.lease.periods import Timings
 from orchestrator.settings import Target
@@ -71,12 +71,12 @@ class TpuApi(ApiCalls):
         self._bearer = bearer
         self._timeout_s, self._create_timeout_s = timeout_s, create_timeout_s
 
-    def create(self, request: SliceRequest) -> Operation:
+    def create(self, request: SliceRequest, in_time: Callable[[], bool] = always) -> Operation:
         if request.name.queued is not (request.queue is not None):
             raise BadRequest(f"{request.name.node}: its name and its request differ in whether it is queued")
         wanted = self.preview(request)
         try:
-            reply = self._send(wanted["method"], wanted["url"], wanted["body"], self._create_timeout_s)
+            reply = self._send(wanted["method"], wanted["url"], wanted["body"], self._create_timeout_s, in_time)
         except NotFound as error:
             raise BadRequest(error.message, hint=error.hint, details=error.details) from error
         return replies.operation(reply.data)
@@ -110,5 +110,12 @@ class TpuApi(ApiCalls):
         body = None if method in ("GET", "DELETE") else request.get("body", {})
         return self._send(method, url, body, self._timeout_s)
 
-    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, timeout_s: float) -> ApiReply:
-        return api_call(method, url, body, self._bearer, emulated=self.emulated, timeout_s=timeout_s)
+    def _send(
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None,
+        timeout_s: float,
+        in_time: Callable[[], bool] = always,
+    ) -> ApiReply:
+        return api_call(method, url, body, self._bearer, emulated=self.emulated, timeout_s=timeout_s, in_time=in_time)

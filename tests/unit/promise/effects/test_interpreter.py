@@ -1,10 +1,12 @@
 """Signals while programs run: noticed at once, unwound once, never able to skip a teardown."""
 
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from orchestrator.errors import CloudUnavailable, Interrupted
 from orchestrator.promise.effects.base import (
     Effect,
     MaskSignals,
+    OwnCreates,
     SetServerTime,
     Sleep,
     StartGuardian,
@@ -24,16 +27,17 @@ from orchestrator.promise.effects.base import (
     UnmaskSignals,
     World,
 )
-from orchestrator.promise.effects.cloud import LapsesAfter, RevokeLogin
+from orchestrator.promise.effects.cloud import Create, LapsesAfter, OwnCreate, RevokeLogin
 from orchestrator.promise.effects.interpreter import Abandoned, Interpreter
 from orchestrator.promise.lease.changes import Began, RunCanceled
-from orchestrator.promise.lease.cloud_api import NO_CLOUD
+from orchestrator.promise.lease.cloud_api import NO_CLOUD, Operation
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.system import fork
-from tests.fakes.leases import LedgerInMemory
+from tests.fakes.leases import LedgerInMemory, lease_and_request
 from tests.forked import Child, in_thread
-from tests.waiting import HANG_S
+from tests.simulation.model.bench import CAN
+from tests.waiting import HANG_S, until
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,47 @@ def test_answers_and_errors_reach_the_program(interpreter: Interpreter) -> None:
         return 0, ""
 
     assert interpreter.run(program()) == (42, "no")
+
+
+def test_an_interrupt_abandons_a_create_call_and_does_not_end_it() -> None:
+    lease, request = lease_and_request()
+    world, sent, answered = a_world(), threading.Event(), threading.Event()
+    world.now, world.own_creates = lambda: 7.0, OwnCreates()
+
+    def create(request: Any, in_time: Callable[[], bool]) -> Operation:
+        sent.set()
+        assert answered.wait(HANG_S)
+        return Operation("operation-1", done=True)
+
+    world.cloud = SimpleNamespace(create=create, capabilities=CAN)
+    interpreter, seen = Interpreter(world), []
+
+    async def program() -> None:
+        seen.append(await OwnCreate(lease.name))
+        try:
+            await Create(request, at=7.0)
+        except Interrupted:
+            await MaskSignals()
+            seen.append(await OwnCreate(lease.name))
+            answered.set()
+            until(lambda: world.own_creates.ended_at(lease.name) == 7.0, "its end")
+            seen.append(await OwnCreate(lease.name))
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(lambda: sent.wait(HANG_S) and interpreter.interrupt())
+        interpreter.run(program())
+    assert seen == [None, math.inf, 7.0]
+
+
+@pytest.mark.parametrize(("now", "leaves"), [(17.0, True), (17.1, False)])
+def test_a_create_call_that_could_not_leave_in_time_does_not_leave(now: float, leaves: bool) -> None:
+    _, request = lease_and_request()
+    world = a_world()
+    world.now, world.own_creates = lambda: now, OwnCreates()
+    asked: list[bool] = []
+    world.cloud = SimpleNamespace(create=lambda request, in_time: asked.append(in_time()), capabilities=CAN)
+    Create(request, at=7.0).perform(world)
+    assert asked == [leaves] and CAN.leaves_within_s == 10.0
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,15 @@ def test_a_slice_about_which_nothing_was_asked_is_not_gone() -> None:
 
 def test_a_create_that_succeeded_has_settled_once_its_slice_was_seen() -> None:
     assert settles_at(SENT, (done(1),), 10.0, CAN, seen=True) is None
+
+
+def test_a_create_call_of_this_process_settles_after_its_own_end_however_long_it_stood_still() -> None:
+    late = 10_000.0
+    assert settles_at(SENT, (), late, CAN) is None
+    assert settles_at(SENT, (), late, CAN, own_ended_at=inf) == inf
+    assert settles_at(SENT, (), late, CAN, own_ended_at=late - 1) == late - 1 + CAN.visible_within_s
+    verdict = judge(SENT, Evidence(None, CLEAN, (), own_ended_at=inf), late, CAN)
+    assert verdict.missing == ("the create call is still under way",) and not verdict.gone
     assert judge(SENT, Evidence(None, CLEAN, (done(1),), seen=True), 10.0, CAN).gone
     assert not judge(SENT, Evidence(None, CLEAN, (done(1),)), 10.0, CAN).gone
 
