@@ -206,6 +206,7 @@ class PlanMade:
     notes: tuple[str, ...] = ()  # the plan in sentences
     table: Table | None = None  # of the candidates
     overlap_usd: float | None = 0.0  # of a race, while its losers are deleted
+    environment: Mapping[str, Any] | None = None  # the versions that were chosen for `requirements:`
     more: Mapping[str, Any] = field(default_factory=dict)  # what only this place has, as JSON values
 
     def shape(self, spec: JobSpec) -> dict[str, Any]:
@@ -230,6 +231,7 @@ class PlanMade:
             "worst_case_usd": 0.0 if plan is None else plan.worst_case_usd,
             "overlap_usd": self.overlap_usd,
             "request": self.requests[0] if self.requests else None,
+            "environment": self.environment,
             **self.more,
         }
 

@@ -131,7 +131,12 @@ class Environment:
     too_old: str = ""  # what is wrong with an older Python; {version} stands for it
     imports: str = ""  # modules that are imported once, as a check
     base: str | None = None  # the Python to make it of, which may name a variable; None: python3
-    code_sha256: str | None = None  # of the code that requirements are installed from
+    uses_code: bool = False  # requirements are installed from the job's code
+    code_sha256: str | None = None  # of that code
+    lock: str = (
+        ""  # what was chosen for the requirements and constraints before anything was created: versions and hashes
+    )
+    lock_python: str | None = None  # the Python that it was chosen for
     install_uv: bool = False  # where there is none
     remark: str = ""  # what is said of the requirements, for the log
     root: str = WORKER_ROOT
@@ -161,7 +166,7 @@ class Environment:
     @property
     def name(self) -> str:
         """Return the name of its directory."""
-        asked = (self.requirements, self.constraints, self.python, self.base, self.code_sha256)
+        asked = (self.requirements, self.constraints, self.python, self.base, self.code_sha256, self.lock)
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
     @property
@@ -210,6 +215,7 @@ def of_training(backend: str, own: Environment) -> Environment:
         least_python="3.11" if is_torch_tpu else None,
         too_old=TOO_OLD_FOR_TORCH_TPU if is_torch_tpu else "",
         imports=f"torch, {module}",
+        uses_code=own.uses_code,
         code_sha256=own.code_sha256,
         install_uv=own.install_uv,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from orchestrator.job.source.lock_file import plain
 from orchestrator.text import redaction
 from orchestrator.text.names import for_display
 
@@ -40,6 +41,7 @@ class Requirements:
     constraints: list[str] = field(default_factory=list)
     needs_pip: bool = False  # for an option that uv does not know
     uses_code: bool = False  # something is installed from the job's code
+    origins: dict[str, str] = field(default_factory=dict)  # by line: where it is written, such as requirements.txt:3
 
 
 class Reader:
@@ -84,6 +86,7 @@ class Reader:
                 if item.startswith("-"):
                     raise ValueError(OPTION)
                 self.found.lines.append(self._requirement(_without_secret(item), directory))
+                self.found.origins.setdefault(self.found.lines[-1], where)
             except ValueError as error:
                 raise Refused(f"{where}`{for_display(item)}` {error}") from None
 
@@ -93,8 +96,11 @@ class Reader:
         except ValueError as error:
             raise Refused(f"{name}: {error}") from None
         for number, line in _logical_lines(text):
+            before = len(into)
             try:
                 self._line(line, path.parent, name.parent, into)
+                for made in into[before:]:
+                    self.found.origins.setdefault(made, f"{name}:{number}: ")
             except ValueError as error:
                 raise Refused(f"{name}:{number}: {error}") from None
 
@@ -184,14 +190,10 @@ def _dependencies(data: dict[str, Any]) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise ValueError("project.dependencies is not a list of texts")
     uv = data.get("tool", {}).get("uv", {})
-    sources = {_plain(name) for name in uv.get("sources", {})} if isinstance(uv, dict) else set()
+    sources = {plain(name) for name in uv.get("sources", {})} if isinstance(uv, dict) else set()
     for item in found:
         name = re.match(r"[\w.-]+", item)
-        if name and _plain(name[0]) in sources:
+        if name and plain(name[0]) in sources:
             text = f"{name[0]} comes from [tool.uv.sources], which is not read; name the file of `uv export`"
             raise ValueError(text)
     return [" ".join(item.split()) for item in found]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -122,9 +122,15 @@ class Cluster(LeasedPlace):
             made = prepare(desk, spec, path, run=run, lease_id=lease_id, env=env, stack=stack)
             bucket.check(desk, spec, made.job.target.location)
             requests = tuple(map(_request, _shown(made.documents())))
-        notes = (*cluster_plan_lines(made.job), program_line(made.job.program))
+        notes = (
+            *cluster_plan_lines(made.job),
+            program_line(made.job.program),
+            *made.chosen.lines,
+            *made.chosen.warnings,
+        )
         more = {"requests": list(requests), "cluster": _about(made.job)}
-        return PlanMade(GKE, None, plan_of(made.job), requests, notes, more=more)
+        shape = made.chosen.shape
+        return PlanMade(GKE, None, plan_of(made.job), requests, notes, environment=shape, more=more)
 
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
@@ -149,11 +155,14 @@ class Cluster(LeasedPlace):
             desk.reporter.notice("cloud", f"cluster {clusters.short_name(project)}: `on: gke`")
             for line in (*cluster_plan_lines(made.job), program_line(made.job.program), *fetched):
                 desk.reporter.notice("plan", line)
+            made.chosen.tell(desk.reporter)
         upload = None
         if made.upload is not None:
             upload = partial(bucket.upload, desk.reporter, made.upload, made.code_object)
         stay = ClusterStay((draft,), upload, _results_at(run))
-        return Prepared(run, attempt, stay, _phases(phases), files={MANIFEST: to_yaml(_shown(documents))})
+        return Prepared(
+            run, attempt, stay, _phases(phases), files={MANIFEST: to_yaml(_shown(documents)), **made.chosen.files}
+        )
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
         return ClusterStay(bucket=_results_at(run)), _phases(run.spec.cluster.phases)

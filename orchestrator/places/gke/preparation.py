@@ -40,9 +40,10 @@ from orchestrator.places.gke.objects.manifest import (
     room_for_code,
 )
 from orchestrator.places.gke.objects.nodes import Capacity
-from orchestrator.places.preparation import code
+from orchestrator.places.preparation import code, resolving
 from orchestrator.places.preparation.code import told_shipment
 from orchestrator.places.preparation.phases import pod_scripts
+from orchestrator.places.preparation.resolving import Resolved
 from orchestrator.text import artifacts, names
 from orchestrator.text.units import format_size
 
@@ -139,7 +140,7 @@ INLINE_BYTES = 16 << 20
 
 def program_of(
     spec: JobSpec,
-    job_path: Path,
+    chosen: Resolved,
     *,
     run: str,
     node: str,
@@ -163,7 +164,9 @@ def program_of(
         "attempt": f"{run}-1",
         "phases": [
             {"name": name, "script": script}
-            for name, script in pod_scripts(spec, code_id=shipment.id if shipment else None, job_path=job_path)
+            for name, script in pod_scripts(
+                spec, code_id=shipment.id if shipment else None, environment=chosen.environment
+            )
         ],
         "env": {
             "TPU_NAME": node,
@@ -205,6 +208,7 @@ class Prepared:
     """A job whose objects may be created, once `upload` is where the request of the program says (`code_object`)."""
 
     job: ClusterJob
+    chosen: Resolved
     upload: CodeArchive | None = None  # as long as the stack of `prepare` is open
 
     def documents(self) -> tuple[dict[str, Any], ...]:
@@ -238,9 +242,11 @@ def prepare(
     code.check_directories(spec, path)
     shipment = told_shipment(desk, spec, path, stack)
     node = names.node_name(desk.owner, lease_id)
+    assert shape.target.image is not None
+    chosen = resolving.resolve(desk, spec, path, env, resolving.pods_of(shape.target.image))
     program, upload = program_of(
         spec,
-        path,
+        chosen,
         run=run,
         node=node,
         topology=shape.slice.topology,
@@ -259,7 +265,7 @@ def prepare(
         deadlines=shape.deadlines,
         program=program,
     )
-    return Prepared(job, upload)
+    return Prepared(job, chosen, upload)
 
 
 # Readers differ in what is a number (`1e3`, `0x1f`, `1_000`, `12:30`) or a truth value (`y`, `on`): such text is quoted.

@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
 from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.ssh import agent
 from orchestrator.places.place import Phase
-from orchestrator.places.preparation import requirements
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.periods import GOOGLE, emulated
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
@@ -80,13 +78,13 @@ def phases(
     shipment: Shipment | None,
     env: Mapping[str, str],
     emulation: Emulation | None,
-    job_path: Path,
+    environment: Environment | None,
 ) -> tuple[Phase, ...]:
     """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker.
 
-    Raises JobSpecError for `requirements:` that no worker can install.
+    `environment`: `environment_of` the job, with its lock.
     """
-    setup, main = _texts(spec, shipment.id if shipment else None, emulation, job_path)
+    setup, main = _texts(spec, shipment.id if shipment else None, emulation, environment)
 
     def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
         manifest = shipment.id if shipment else None
@@ -96,21 +94,26 @@ def phases(
     return (*first, Phase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
 
 
-def pod_scripts(spec: JobSpec, *, code_id: str | None, job_path: Path) -> tuple[tuple[str, str], ...]:
+def pod_scripts(spec: JobSpec, *, code_id: str | None, environment: Environment | None) -> tuple[tuple[str, str], ...]:
     """Return the same phases for the pods of a cluster, as (name, script).
 
     An image that has what a training needs is used as it is; in another one, setup installs it. `code_id`: of what is shipped.
-    Raises JobSpecError for `requirements:` that no pod can install.
     """
-    setup, main = _texts(spec, code_id, None, job_path, in_pod=True)
+    setup, main = _texts(spec, code_id, None, environment, in_pod=True)
     return (*((("setup", setup),) if setup else ()), ("main", main))
 
 
 def _texts(
-    spec: JobSpec, code_id: str | None, emulation: Emulation | None, job_path: Path, *, in_pod: bool = False
+    spec: JobSpec,
+    code_id: str | None,
+    emulation: Emulation | None,
+    environment: Environment | None,
+    *,
+    in_pod: bool = False,
 ) -> tuple[str, str]:
     """Return the scripts of both phases; that of setup is empty if there is nothing to set up."""
-    asked = requirements.read(spec, job_path, code_sha256=code_id)
+    if environment is not None and environment.uses_code:
+        environment = replace(environment, code_sha256=code_id)
     setup = scripts.chain(spec.setup) if spec.setup else ""
     if spec.train is not None:
         main = scripts.train_main("python3")
@@ -122,8 +125,8 @@ def _texts(
         main = scripts.beside(main, f'[ ! -d "${{TPUJOB_EMULATED_CHIPS:-}}" ] || {look}' if emulation else look)
     if emulation is None and spec.tpu_metrics:
         main = scripts.beside(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
-    environment = _environment(spec, asked, emulation)
-    if environment is not None and in_pod and spec.train is not None and not asked.is_asked_for:
+    asks = spec.requirements is not None or spec.python is not None
+    if environment is not None and in_pod and spec.train is not None and not asks:
         made = scripts.unless_python_has(_TORCH[spec.train.backend], environment.setup(agent.command("environment")))
         setup = made + (environment.use_if_made(setup) if setup else "")
         main = environment.use_if_made(main)
@@ -137,8 +140,11 @@ def _texts(
     return setup, main
 
 
-def _environment(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:
-    """Return the environment that the job needs on a worker; None where it needs none but those that are there."""
+def environment_of(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:
+    """Return the environment that the job needs on a worker; None where it needs none but those that are there.
+
+    `asked`: what its `requirements:` and `python:` say.
+    """
     asked = replace(asked, install_uv=True) if emulation is None else asked.without_tpu()
     if spec.train is None or not trains_with_torch(spec):
         return asked if asked.is_asked_for else None

@@ -38,6 +38,21 @@ def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> En
     """
     if spec.requirements is None:
         return Environment(python=spec.python)
+    found, what = found_in(spec, job_path)
+    return Environment(
+        what=what,
+        requirements="".join(f"{line}\n" for line in found.lines),
+        constraints="".join(f"{line}\n" for line in found.constraints),
+        needs_pip=found.needs_pip,
+        python=spec.python,
+        uses_code=found.uses_code,
+        code_sha256=code_sha256 if found.uses_code else None,
+    )
+
+
+def found_in(spec: JobSpec, job_path: Path) -> tuple[Requirements, str]:
+    """Return the lines of `requirements:`, which the job has, and what to call them. Raises JobSpecError as `read` does."""
+    assert spec.requirements is not None
     directory = job_path.parent.absolute()
     code = (directory / spec.code).resolve() if spec.code is not None else None
 
@@ -52,17 +67,9 @@ def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> En
 
     reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code), why_not)
     try:
-        found, what = _read(reader, spec.requirements, directory)
+        return _read(reader, spec.requirements, directory)
     except Refused as error:
         raise JobSpecError([spec.mistake(KEY, str(error))]) from None
-    return Environment(
-        what=what,
-        requirements="".join(f"{line}\n" for line in found.lines),
-        constraints="".join(f"{line}\n" for line in found.constraints),
-        needs_pip=found.needs_pip,
-        python=spec.python,
-        code_sha256=code_sha256 if found.uses_code else None,
-    )
 
 
 def _read(reader: Reader, named: str | tuple[str, ...], directory: Path) -> tuple[Requirements, str]:

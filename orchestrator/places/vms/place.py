@@ -14,11 +14,14 @@ from orchestrator.capacity.plan import CandidateOrder, Plan, make
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.hosts.fleet.saved_work import SavedWork
 from orchestrator.hosts.transfer.collect import MOST_BESIDE
+from orchestrator.job.job_spec import resolve_env
+from orchestrator.job.rules.env import secret_sources
 from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
-from orchestrator.places.preparation import buckets, code, records
+from orchestrator.places.preparation import buckets, code, records, resolving
 from orchestrator.places.preparation.code import shipment_of, survey_of
 from orchestrator.places.preparation.phases import Emulation, phases
+from orchestrator.places.preparation.resolving import EMULATED, TPU_VM
 from orchestrator.places.vms import plans
 from orchestrator.places.vms.plan_lines import table
 from orchestrator.places.vms.reach import Reach
@@ -85,8 +88,14 @@ class VmPlace(LeasedPlace):
         requests = tuple(map(self.request_of, drafter.make()))
         desk.forget_drafts(drafter.made)
         overlap_usd = plan.overlap_usd(desk.target.timings.absent_s)
-        lines = tuple(self.describe(desk, spec, plan))
-        return PlanMade(desk.target.kind, desk.target.project, plan, requests, lines, table(plan), overlap_usd)
+        emulated = is_emulated(desk.target.kind)
+        emulation = Emulation(_emulated_cores(desk, spec, plan)) if emulated else None
+        env = resolve_env(spec, {**dict.fromkeys(secret_sources(spec.env), ""), **os.environ})
+        chosen = resolving.resolve(desk, spec, path, env, EMULATED if emulated else TPU_VM, emulation)
+        lines = (*self.describe(desk, spec, plan), *chosen.lines, *chosen.warnings)
+        return PlanMade(
+            desk.target.kind, desk.target.project, plan, requests, lines, table(plan), overlap_usd, chosen.shape
+        )
 
     def prepare(
         self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
@@ -115,6 +124,9 @@ class VmPlace(LeasedPlace):
             fetched = [*plans.lines_of(desk, plan, cores, spec, after_held=held is not None), *fetched]
         for line in fetched:
             desk.reporter.notice("plan", line)
+        chosen = resolving.resolve(desk, spec, path, env, EMULATED if emulated else TPU_VM, emulation)
+        if not wish.one_of_several:
+            chosen.tell(desk.reporter)
         desk.recover(look=True)
         run, attempt = records.new_run(spec, path, desk.target.kind, desk.runs_directory, desk.now(), sweep=wish.sweep)
         linger_s = spec.limits.linger
@@ -132,7 +144,7 @@ class VmPlace(LeasedPlace):
         restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
         is_copied = restarts > 0 or (spec.copy_while_running and not wish.detach)
         saved = SavedWork(Path(run.directory) / "saved", tuple(spec.artifacts), None if restarts else MOST_BESIDE)
-        made = phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path)
+        made = phases(spec, run, shipment=shipment, env=env, emulation=emulation, environment=chosen.environment)
         return Prepared(
             run,
             attempt,
@@ -143,6 +155,7 @@ class VmPlace(LeasedPlace):
             saved_work=saved if is_copied else None,
             max_restarts=restarts,
             drafted=drafter.made,
+            files=chosen.files,
         )
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:

@@ -6,8 +6,8 @@ the message of a failure.
 
 from __future__ import annotations
 
-import ast
 import collections
+import configparser
 import contextlib
 import itertools
 import json
@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 FIRST_LINE_S, NEXT_LINE_S = 5.0, 60.0  # a long installation says that it goes on
@@ -39,7 +39,9 @@ BUNDLED_PIP = (
     "import ensurepip, os, sysconfig; "
     "print(sysconfig.get_config_var('WHEEL_PKG_DIR') or os.path.join(ensurepip.__path__[0], '_bundled'))"
 )
+OWN_INDEX = re.compile(r"^(-i|--index-url)\b", re.M)
 PIP_LOG = "pip.log"
+PACKAGE_LINE, HAS_HASH = re.compile(r"\s*[^\s#-]"), re.compile(r" --hash=\S+")
 APT = "sudo apt-get -qq update && sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv"
 # A fresh VM upgrades itself for minutes. apt's own option waits for one of its two locks only, and not in every version.
 APT_LOCK = re.compile(r"Could not get lock (\S+?)\.?( It is held by process \d+ \(.+\))?$")
@@ -107,6 +109,8 @@ class Tool:
 
     def install(self, requirements: str, constraints: str) -> None:
         """Install the lines of a requirements file. Raises Failed."""
+        if self.uv is None and not all(map(HAS_HASH.search, filter(PACKAGE_LINE.match, requirements.splitlines()))):
+            requirements = HAS_HASH.sub("", requirements)  # of pip, all have one or none: what is local has none
         files: list[str] = []
         for option, name, text in (("-r", "requirements.txt", requirements), ("-c", "constraints.txt", constraints)):
             if text:
@@ -115,7 +119,7 @@ class Tool:
         if self.uv is None:
             argv = [str(self.python), "-m", "pip", "install", *PIP_OPTIONS, "--log", str(self.place / PIP_LOG), *files]
         else:
-            argv = [self.uv, "pip", "install", "--quiet", "--python", str(self.python), *_no_index(), *files]
+            argv = [self.uv, "pip", "install", "--quiet", "--python", str(self.python), *no_index(), *files]
         self._call(argv, "installed")
 
     def would_install(self, requirements: str, constraints: str) -> dict[str, str]:
@@ -125,7 +129,7 @@ class Tool:
             (self.place / name).write_text(text)
             names += [option, str(self.place / name)]
         if self.uv is not None:
-            done = ask([self.uv, "pip", "install", "--dry-run", "--python", str(self.python), *_no_index(), *names])
+            done = ask([self.uv, "pip", "install", "--dry-run", "--python", str(self.python), *no_index(), *names])
             return dict(re.findall(r"^ \+ (\S+?)==(\S+)", done.stderr, re.M))
         done = ask([str(self.python), "-m", "pip", "install", *PIP_OPTIONS, "--dry-run", "--report", "-", *names])
         found = json.loads(done.stdout)["install"] if done.returncode == 0 else []
@@ -195,28 +199,48 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
-def adopt_settings_of_pip(python: Path) -> None:
-    """Let what pip is set up with hold for uv, too: variables and pip's files. What is set for uv itself counts more."""
-    found: dict[str, str] = {}
-    said = ask([str(python), "-m", "pip", "config", "list"]).stdout.splitlines()
-    for section in ("global.", "install."):
-        rows = (line[len(section) :].partition("=") for line in said if line.startswith(section))
-        found.update((name, str(ast.literal_eval(value))) for name, _, value in rows)
-    of_pip = {name[4:].lower().replace("_", "-"): text for name, text in os.environ.items() if name[:4] == "PIP_"}
+def adopt_settings_of_pip(prefix: str, requirements: str = "", environ: MutableMapping[str, str] = os.environ) -> None:
+    """Let what pip is set up with hold for uv, too: variables and pip's files. What is set for uv itself counts more.
+
+    `prefix`: the `sys.prefix` of the Python that pip is of. An index that the requirements name counts more for pip.
+    """
+    read = configparser.RawConfigParser(strict=False)
+    for file in _files_of_pip(prefix, environ):
+        with contextlib.suppress(OSError, ValueError, configparser.Error):
+            read.read_string(file.read_text(encoding="utf-8"))
+    sections = (read[name] for name in ("global", "install") if name in read)
+    found = {name.replace("_", "-"): value for section in sections for name, value in section.items()}
+    of_pip = {name[4:].lower().replace("_", "-"): text for name, text in environ.items() if name[:4] == "PIP_"}
     found.update(of_pip)
+    if OWN_INDEX.search(requirements):
+        found.pop("index-url", None)
     # Of several indexes uv takes the first that has the name, pip the best version.
-    if "extra-index-url" in found and "UV_INDEX" not in os.environ:
-        os.environ.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    if "extra-index-url" in found and "UV_INDEX" not in environ:
+        environ.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     for name, (key, separator) in UV_FROM_PIP.items():
         if key in found:
-            os.environ.setdefault(name, separator.join(found[key].split()))
-    certificates = found.get("cert") or next(filter(None, map(os.environ.get, CERTIFICATES)), None)
+            environ.setdefault(name, separator.join(found[key].split()))
+    certificates = found.get("cert") or next(filter(None, map(environ.get, CERTIFICATES)), None)
     if certificates:
-        os.environ.setdefault("SSL_CERT_FILE", certificates)
+        environ.setdefault("SSL_CERT_FILE", certificates)
 
 
-def _no_index() -> list[str]:
-    return ["--no-index"] if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on") else []
+def _files_of_pip(prefix: str, environ: Mapping[str, str]) -> list[Path]:
+    """Return the places of pip's files, as `pip config debug` names them; what a later one says counts more."""
+    named, home = environ.get("PIP_CONFIG_FILE", ""), Path(environ.get("HOME") or "~").expanduser()
+    if named == os.devnull:
+        return []
+    found = [Path(each, "pip") for each in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)]
+    found.append(Path("/etc"))
+    if not (named and Path(named).exists()):
+        own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+        found += [home / ".pip", own / "pip", home / "Library" / "Application Support" / "pip"]
+    return [*(each / "pip.conf" for each in (*found, Path(prefix))), *([Path(named)] if named else [])]
+
+
+def no_index(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the option of uv for what pip is set up with, and uv has no variable for."""
+    return ["--no-index"] if environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on") else []
 
 
 def plain(name: str) -> str:

@@ -94,13 +94,14 @@ class Maker:
     def _fill(self, lock: int) -> str:
         """Create it and install everything; return what was done, in words."""
         request, base = self.request, tools.base_python(self.request["base"])
-        tools.adopt_settings_of_pip(base)
+        prefix = ask([str(base), "-IS", "-c", "import sys; print(sys.prefix)"]).stdout.strip()
+        tools.adopt_settings_of_pip(prefix, request["requirements"])
         uv = None if request["needs_pip"] else tools.find_uv(self.root)
         if uv is None and request["install_uv"] and not request["needs_pip"]:
             uv = tools.install_uv(self.root, base)
         python = self._interpreter(base, uv)
         lent = lent_to(base, python)
-        pins, requirements, constraints = pins_of(lent), request["requirements"], request["constraints"]
+        pins, (requirements, constraints) = pins_of(lent), self._asked(python)
         tool = Tool(uv, self.place, lock, self.what or "the environment", self.is_first)
         tool.create(python, with_pip=lent is None)
         if lent is not None:
@@ -124,6 +125,17 @@ class Maker:
         if request["imports"]:
             tool.check_import(request["imports"])
         return ", ".join(self._parts(uv, pins, len(tools.packages(self.place) - before)))
+
+    def _asked(self, python: Path) -> tuple[str, str]:
+        """Return the requirements and constraints to install: those of the lock, if it is for this Python."""
+        lock, meant = self.request.get("lock"), self.request.get("lock_python")
+        if not lock or meant == version_of(python):
+            return lock or self.request["requirements"], "" if lock else self.request["constraints"]
+        if self.is_first:
+            say(
+                f"the versions that were chosen are for Python {meant}, and this worker has {version_of(python)}: chosen anew"
+            )
+        return self.request["requirements"], self.request["constraints"]
 
     def _install(self, tool: Tool, requirements: str, constraints: str, pins: str) -> None:
         """Install them beside what is lent of torch. Raises Failed, which says so if that is in the way."""
@@ -223,7 +235,8 @@ def pair_of(tool: Tool, requirements: str, constraints: str) -> str:
     if not any(plain(match[1]) == "torch-xla" for match in map(PACKAGE.match, requirements.splitlines()) if match):
         return ""
     lines = [line for line in (requirements + constraints).splitlines() if PACKAGE.match(line)]
-    fixed = [re.fullmatch(r"\s*(torch(?:[-_.]xla)?)(?:\[.*\])?\s*==\s*(\d[\d.]*)\s*", line, re.I) for line in lines]
+    plainly = r"\s*(torch(?:[-_.]xla)?)(?:\[.*\])?\s*==\s*(\d[\d.]*)\s*"
+    fixed = [re.fullmatch(plainly, line.partition(" --hash=")[0], re.I) for line in lines]
     found = {plain(match[1]): match[2] for match in fixed if match}
     if None in fixed or len(found) < 2:
         found = tool.would_install(requirements, constraints)

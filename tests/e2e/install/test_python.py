@@ -139,8 +139,9 @@ def test_requirements_are_installed_once_on_a_held_slice_and_again_when_they_cha
     listed.write_text("alpha==2.0\n")
     changed = cli("run", job)
     assert "requirements.txt: 1 package in " in changed.stdout and "alpha 2.0 in" in changed.stdout, changed.text
+    (lock,) = [path.read_text() for path in cli.directory.glob("runs/*/requirements.lock") if "2.0" in path.read_text()]
+    assert "\nalpha==2.0 --hash=sha256:" in lock
     listed.write_text("alpha\nnosuch\n")
-    failed = cli("run", job)
-    assert failed.returncode == 1, failed.text
-    assert "setup    requirements.txt cannot be installed: " in failed.stdout and "nosuch" in failed.stdout
-    assert "the setup failed on worker0 with code 1" in failed.text
+    refused = cli("run", job)
+    assert refused.returncode == 64, refused.text
+    assert "requirements: requirements.txt:2: `nosuch`: for Python" in refused.text

@@ -12,7 +12,7 @@ from orchestrator.errors import JobSpecError
 from orchestrator.job import job_spec
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.code import check_files, check_python, survey
-from orchestrator.places.preparation.phases import Emulation, phases, pod_scripts
+from orchestrator.places.preparation.phases import Emulation, environment_of, phases, pod_scripts
 from orchestrator.places.preparation.requirements import warnings
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.text.scripts import Environment
@@ -210,9 +210,15 @@ def test_a_path_that_a_worker_may_have_is_its_own(tmp_path: Path, line: str) -> 
     assert read(tmp_path, "requirements: requirements.txt\ncode: .").requirements
 
 
+def made_in(directory: Path, spec: job_spec.JobSpec, emulation: Emulation | None = None) -> Environment | None:
+    return environment_of(spec, requirements.read(spec, directory / "job.yaml"), emulation)
+
+
 def scripts_of(directory: Path, text: str, emulation: Emulation | None) -> list[str]:
     spec = job_spec.load(text, path="job.yaml")
-    made = phases(spec, RUN, shipment=None, env={}, emulation=emulation, job_path=directory / "job.yaml")
+    made = phases(
+        spec, RUN, shipment=None, env={}, emulation=emulation, environment=made_in(directory, spec, emulation)
+    )
     return [phase.request.text for phase in made]  # type: ignore[attr-defined]
 
 
@@ -291,7 +297,7 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
         shipment=None,
         env={},
         emulation=None,
-        job_path=tmp_path / "job.yaml",
+        environment=None,
     )
     hosts = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
     seen = main.request(Attempt("r1-1", "r1"), lease, hosts, "10.0.0.2:8476").env_by_worker
@@ -303,7 +309,9 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
 def main_script(directory: Path, text: str, emulation: Emulation | None = None) -> str:
     run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(directory))
     spec = job_spec.load(text, path="job.yaml")
-    *_, main = phases(spec, run, shipment=None, env={}, emulation=emulation, job_path=directory / "job.yaml")
+    *_, main = phases(
+        spec, run, shipment=None, env={}, emulation=emulation, environment=made_in(directory, spec, emulation)
+    )
     return main.request(Attempt("r1-1", "r1"), lease_and_request().lease, ("10.0.0.2",), "10.0.0.2:8476").script
 
 
@@ -321,7 +329,7 @@ def test_they_are_not_sampled_where_the_job_says_so_or_where_the_tpu_is_emulated
 
 def pod_scripts_of(directory: Path, text: str) -> dict[str, str]:
     spec = job_spec.load(f"on: gke\n{text}", path="job.yaml")
-    return dict(pod_scripts(spec, code_id=None, job_path=directory / "job.yaml"))
+    return dict(pod_scripts(spec, code_id=None, environment=made_in(directory, spec)))
 
 
 def test_a_pod_runs_the_same_phases_as_a_worker(tmp_path: Path) -> None:
@@ -395,7 +403,9 @@ def test_requirements_for_a_tpu_are_those_without_one_only_where_it_is_emulated(
 ) -> None:
     spec = job_spec.load("command: ls\nrequirements: ['jax[tpu]']\n", path="job.yaml")
     run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
-    setup, _ = phases(spec, run, shipment=None, env={}, emulation=emulation, job_path=tmp_path / "job.yaml")
+    setup, _ = phases(
+        spec, run, shipment=None, env={}, emulation=emulation, environment=made_in(tmp_path, spec, emulation)
+    )
     script = setup.request(Attempt("r1-1", "r1"), lease_and_request().lease, ("10.0.0.2",), "10.0.0.2:8476").script
     assert f'"requirements": "{asked}\\n"' in script
 

@@ -1,6 +1,7 @@
 """Environments of jobs, made by the real verb with uv and with pip, from wheels of the test and without a network."""
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -120,6 +121,45 @@ def test_an_environment_is_made_once_and_one_line_says_so(worker: Worker) -> Non
     shutil.rmtree(worker.wheels)
     there = f"setup    {venv}, requirements.txt: 1 package, is there already\n"
     assert worker.make(replace(ALPHA, remark="a remark")) == (0, f"setup    a remark\n{there}")
+
+
+def test_what_a_lock_names_is_installed_and_no_other_file(worker: Worker) -> None:
+    hashed = hashlib.sha256(wheel(worker.wheels, "alpha", "0.0.0").read_bytes()).hexdigest()
+    locked = replace(ALPHA, lock=f"alpha==0.0.0 --hash=sha256:{hashed}\n", lock_python=OWN)
+    code, said = worker.make(locked)
+    assert code == 0 and worker.run(locked, "import alpha; print(alpha.__version__)") == "0.0.0", said
+    forged = replace(locked, lock=f"alpha==0.0.0 --hash=sha256:{64 * '0'}\n")
+    code, said = worker.make(forged)
+    assert code != 0 and re.search("hash", said, re.I), said
+    assert forged.name != locked.name != ALPHA.name
+
+
+def test_a_lock_for_another_python_is_not_installed_and_that_is_said(worker: Worker) -> None:
+    locked = replace(ALPHA, lock="alpha==7\n", lock_python="3.7")
+    code, said = worker.make(locked)
+    assert code == 0 and f"chosen are for Python 3.7, and this worker has {OWN}: chosen anew" in said
+    assert worker.run(locked, "import alpha; print(alpha.__version__)") == "0.0.1"
+
+
+def test_pip_installs_a_lock_with_what_is_local_beside_what_has_hashes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(tools.Tool, "_call", lambda self, argv, done: called.extend(argv))
+    tool = tools.Tool(None, tmp_path, 0, "requirements.txt", True)
+    tool.install("--pre\nalpha==1 --hash=sha256:0 --hash=sha256:1\n", "")
+    assert "alpha==1 --hash=sha256:0 --hash=sha256:1\n" in (tmp_path / "requirements.txt").read_text()
+    tool.install("--pre\nalpha==1 --hash=sha256:0\n./lib\n", "")
+    assert (tmp_path / "requirements.txt").read_text() == "--pre\nalpha==1\n./lib\n"
+    assert called.count("-r") == 2
+
+
+def test_an_index_that_the_requirements_name_counts_more_than_that_of_pip() -> None:
+    environ = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://one", "PIP_EXTRA_INDEX_URL": "https://two"}
+    for requirements, default in (("alpha\n", "https://one"), ("--index-url https://three\nalpha\n", None)):
+        found = dict(environ)
+        tools.adopt_settings_of_pip(sys.prefix, requirements, found)
+        assert (found.get("UV_DEFAULT_INDEX"), found["UV_INDEX"]) == (default, "https://two")
 
 
 def test_an_environment_whose_deletion_was_killed_does_not_count_as_complete(
@@ -442,7 +482,7 @@ def test_what_pip_is_set_up_with_is_that_of_uv_too(tmp_path: Path, variables: di
     code = (
         f"import sys, os, json; sys.path.insert(0, {str(ROOT)!r}); from orchestrator.vm.environment import tools as t; "
     )
-    code += "t.adopt_settings_of_pip(sys._base_executable); print(json.dumps(dict(os.environ)))"
+    code += "t.adopt_settings_of_pip(sys.base_prefix); print(json.dumps(dict(os.environ)))"
     found = json.loads(subprocess.check_output([sys.executable, "-c", code], env=environ, timeout=HANG_S))
     indexes = [found.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_STRATEGY")]
     others = ["https://own", None] if "UV_INDEX" in variables else ["https://m", "unsafe-best-match"]
