@@ -85,8 +85,8 @@ def test_a_plan_as_json_has_the_exact_request_of_every_candidate(tpujob: Tpujob)
     )
     shape = json.loads(tpujob("plan", tpujob.job(job), "--json").stdout)
     assert sorted(shape) == [
-        "asked", "candidates", "cloud", "cores", "dropped", "environment", "job", "max_duration_s", "max_results_bytes", "order",
-        "overlap_usd", "project", "race", "request", "ship", "wait_s", "workers", "worst_case_usd",
+        "asked", "candidates", "cloud", "cores", "dropped", "environment", "job", "max_duration_s", "max_results_bytes",
+        "order", "overlap_usd", "project", "race", "request", "ship", "wait_s", "workers", "worst_case_usd",
     ]  # fmt: skip
     assert shape["request"]["method"] == "POST"
     assert shape["request"]["body"]["acceleratorType"] == "v5litepod-8"
