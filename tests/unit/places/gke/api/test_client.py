@@ -53,6 +53,16 @@ def test_a_create_makes_the_jobset_first_and_lets_it_own_the_rest(cloud: Cluster
     assert store.bodies[path_of("jobsets", "team")] == request().manifests[0]
 
 
+def test_a_preview_shows_the_jobset_as_a_create_sends_it(cloud: ClusterCloud, store: Store) -> None:
+    shown = cloud.preview(request())
+    assert not store.calls, "a preview sends nothing"
+    sent: list[httpx2.Request] = []
+    store.instead = lambda call: sent.append(call)
+    cloud.create(request())
+    assert (shown["method"], shown["url"]) == (sent[0].method, str(sent[0].url))
+    assert shown["body"] == store.bodies[path_of("jobsets", "team")]
+
+
 def test_a_create_keeps_the_order_in_which_the_objects_are_needed(cloud: ClusterCloud, store: Store) -> None:
     secret = {**CONFIG, "kind": "Secret"}
     cloud.create(replace(request(), manifests=(request().manifests[0], secret, CONFIG)))
@@ -81,10 +91,56 @@ def test_pods_that_are_refused_say_why_by_the_events_of_their_job(cloud: Cluster
     why = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged'
     other = {"reason": "FailedCreate", "message": "of another job", "involvedObject": {"name": "other-slice-0"}}
     mine = {"reason": "FailedCreate", "message": why, "involvedObject": {"name": f"{NODE}-slice-0"}}
-    for number, event in enumerate((mine, other)):
+    for number, event in enumerate((other, mine)):
         store.put(path_of("events", "team", f"e{number}"), {"metadata": {"name": f"e{number}"}, **event})
     seen = cloud.get(NAME)
     assert seen is not None and seen.native_state == f"Pending: 2 of 2 pods have no node: {why}"
+
+
+@pytest.mark.parametrize(("second", "about"), [
+    (homeless(1), [f"involvedObject.kind=Pod,involvedObject.name={homeless(1)['metadata']['name']}"]),
+    (running(1), []),
+])  # fmt: skip
+def test_events_are_read_of_a_pod_that_has_not_started_and_else_of_none(
+    cloud: ClusterCloud, store: Store, second: dict[str, Any], about: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def read(call: httpx2.Request) -> None:
+        if call.url.path.endswith("/events"):
+            asked.append(call.url.params["fieldSelector"])
+
+    store.instead = read
+    store.put(PLACE, jobset())
+    for number, made in enumerate((running(0), second)):
+        store.put(path_of("pods", "team", f"p{number}"), made)
+    assert cloud.get(NAME) is not None and asked == about
+
+
+@pytest.mark.parametrize("answer", [refusal(403, "Forbidden"), refusal(400, "BadRequest")])
+def test_a_user_who_may_not_read_events_sees_a_slice_that_waits(
+    cloud: ClusterCloud, store: Store, answer: httpx2.Response
+) -> None:
+    store.put(PLACE, jobset())
+    store.instead = lambda call: answer if call.url.path.endswith("/events") else None
+    seen = cloud.get(NAME)
+    assert seen is not None and seen.native_state == "Pending: 2 of 2 pods have no node"
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_the_jobs_of_a_jobset_are_read_only_where_it_failed(cloud: ClusterCloud, store: Store, failed: bool) -> None:
+    store.put(PLACE, jobset(*[condition("Failed")] if failed else []))
+    store.put(path_of("jobs", "team", "j"), jobset(condition("Failed", reason="DeadlineExceeded")))
+    seen = cloud.get(NAME)
+    assert seen is not None and (seen.native_state == "DeadlineExceeded") is failed
+    assert (f"GET {path_of('jobs', 'team')}" in store.calls) is failed
+
+
+def test_a_list_shows_whether_the_pods_of_a_jobset_run(cloud: ClusterCloud, store: Store) -> None:
+    store.put(PLACE, jobset())
+    for host in range(2):
+        store.put(path_of("pods", "team", f"p{host}"), running(host))
+    assert [row.state for row in cloud.list(NAME.project, "team").rows] == [SliceState.READY]
 
 
 def test_a_cluster_that_the_kubeconfig_does_not_have_any_more_is_a_failed_call_of_its_leases_alone() -> None:
@@ -197,6 +253,32 @@ def test_what_a_jobset_left_is_seen_until_none_of_it_is_left(cloud: ClusterCloud
     assert cloud.get(NAME) is None and cloud.delete(NAME) is None and cloud.list(NAME.project, "team").rows == ()
 
 
+def test_a_job_alone_that_a_jobset_left_is_listed_under_the_name_of_its_slice(
+    cloud: ClusterCloud, store: Store
+) -> None:
+    store.put(path_of("jobs", "team", "j"), jobset(name=f"{NODE}-slice-0"))
+    (row,) = cloud.list(NAME.project, EVERYWHERE).rows
+    short = NODE.rpartition("-")[2]
+    assert (row.name, row.native_state) == (replace(NAME, node=f"tpujob-{short}"), "gone but for 1 job")
+
+
+def test_what_a_jobset_left_is_deleted_each_by_itself_as_far_as_it_is_still_there(
+    cloud: ClusterCloud, store: Store
+) -> None:
+    for name, uid in (("a", "uid-a"), ("b", "uid-b")):
+        store.put(path_of("pods", "team", name), {"metadata": {"name": name, "uid": uid, "labels": LABELS}})
+    sent: list[bytes] = []
+
+    def lost(call: httpx2.Request) -> httpx2.Response | None:
+        sent.extend([call.content] if call.method == "DELETE" else [])
+        return refusal(404, "NotFound") if len(sent) == 1 and call.method == "DELETE" else None
+
+    store.instead = lost
+    operation = cloud.delete(NAME)
+    assert operation is not None and not operation.done, "only a look tells whether it is gone"
+    assert all(b'"Background"' in each and uid in each for each, uid in zip(sent, (b"uid-a", b"uid-b"), strict=True))
+
+
 def test_a_delete_names_the_uid_and_waits_for_the_pods(cloud: ClusterCloud, store: Store) -> None:
     cloud.create(request())
     sent: list[bytes] = []
@@ -296,12 +378,22 @@ def test_of_two_pods_of_one_worker_the_newer_one_counts(cloud: ClusterCloud, sto
     assert [each.host for each in cloud.workers(NAME)] == ["newer"]
 
 
+def test_nodes_are_those_that_exist_of_the_ones_that_were_asked_for(cloud: ClusterCloud, store: Store) -> None:
+    for name in ("gke-a", "gke-b"):
+        store.put(f"/api/v1/nodes/{name}", {"metadata": {"name": name}})
+    asking = {"containers": [{"resources": {"requests": {"google.com/tpu": "4"}}}], "nodeName": "gke-a"}
+    store.put("/api/v1/pods/p", {"metadata": {"name": "p"}, "spec": asking, "status": {"phase": "Running"}})
+    assert [(node.name, node.busy) for node in cloud.nodes(NAME.project, ("gke-a", "gone"))] == [("gke-a", True)]
+    assert cloud.nodes(NAME.project, ("gone",)) == ()
+
+
 def test_pods_of_a_jobset_that_is_gone_cannot_be_followed(cloud: ClusterCloud) -> None:
     with pytest.raises(errors.Vanished):
         cloud.pods(NAME)
 
 
-def test_a_jobset_is_neither_started_nor_stopped_nor_labeled_anew(cloud: ClusterCloud) -> None:
+def test_a_jobset_is_neither_started_nor_stopped_nor_labeled_anew_and_publishes_nothing(cloud: ClusterCloud) -> None:
+    assert cloud.guest_attributes(NAME) == ()
     for call in (lambda: cloud.start(NAME), lambda: cloud.stop(NAME), lambda: cloud.set_labels(NAME, {})):
         with pytest.raises(errors.BadRequest, match="no TPU VM"):
             call()

@@ -23,6 +23,7 @@ from tests.unit.places.gke.api.store import (
 )
 
 CREATED_S = SERVER_NOW - 300.0
+LATER = "2026-09-21T14:13:40Z"  # 20 s after CREATED
 NAME = SliceName("kind@https://127.0.0.1:1", "team", NODE, queued=True)
 
 
@@ -65,10 +66,13 @@ def test_pods_without_a_node_wait_as_in_a_queue_and_say_what_the_scheduler_says(
 
 
 def test_a_pod_that_has_a_node_and_does_not_start_says_why() -> None:
-    mount = {"type": "Warning", "reason": "FailedMount", "message": 'secret "x" not found', "lastTimestamp": CREATED}
-    placed = {"type": "Warning", "reason": "FailedScheduling", "message": "0/3 nodes are available"}
-    seen = view(jobset(), waiting(0), running(1), events=[placed, mount])
-    assert seen.native_state == 'Starting (1 of 2 pods run: ContainerCreating: secret "x" not found)'
+    earlier = {"type": "Warning", "reason": "FailedMount", "message": "timed out", "firstTimestamp": CREATED}
+    mount = {"type": "Warning", "reason": "FailedMount", "message": 'secret "x" not found', "eventTime": LATER}
+    last = {"lastTimestamp": "2026-09-21T14:18:00Z"}
+    placed = {"type": "Warning", "reason": "FailedScheduling", "message": "0/3 nodes are available", **last}
+    pulled = {"type": "Normal", "reason": "Pulled", "message": "the image is there", **last}
+    seen = view(jobset(), waiting(0, "PodInitializing"), running(1), events=[earlier, placed, mount, pulled])
+    assert seen.native_state == 'Starting (1 of 2 pods run: PodInitializing: secret "x" not found)'
 
 
 def test_since_when_all_pods_run_and_on_which_nodes_they_are_is_said() -> None:
@@ -76,6 +80,42 @@ def test_since_when_all_pods_run_and_on_which_nodes_they_are_is_said() -> None:
     assert (seen.running_s, seen.nodes) == (300.0, ("node-0",))
     starting = view(jobset(), running(0), homeless(1))
     assert (starting.running_s, starting.nodes) == (None, ("node-0",))
+
+
+@pytest.mark.parametrize(("server_now", "running_s"), [(SERVER_NOW, 280.0), (CREATED_S, 0.0), (None, None)])
+def test_the_last_pod_that_started_counts_by_the_clock_of_the_server(
+    server_now: float | None, running_s: float | None
+) -> None:
+    pods = (running(0), pod(1, {"running": {"startedAt": LATER}}, phase="Running"))
+    assert views.slice_view(views.Seen(jobset(), pods, server_now=server_now), NAME).running_s == running_s
+
+
+def test_a_jobset_on_nodes_that_may_be_taken_away_is_on_spot() -> None:
+    found = jobset()
+    assert not view(found).spot
+    nodes = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["nodeSelector"]
+    nodes["cloud.google.com/gke-spot"] = "true"
+    assert view(found).spot
+
+
+def test_what_is_left_of_a_jobset_is_as_old_as_the_newest_of_it() -> None:
+    newer = running(1)
+    newer["metadata"]["creationTimestamp"] = LATER
+    assert views.leftovers_view(NAME, {"pods": [running(0), newer]}, "x").created_at == CREATED_S + 20
+
+
+def test_counts_that_a_jobset_does_not_say_are_one_as_for_kubernetes() -> None:
+    found = jobset()
+    (job,) = found["spec"]["replicatedJobs"]
+    del job["replicas"], job["template"]["spec"]["parallelism"]
+    assert (views.hosts_of(found), views.pods_of(found)) == (1, 1)
+
+
+def test_of_the_pods_that_have_not_started_one_without_a_node_is_asked_about_first() -> None:
+    started, late, without = running(0), waiting(1), homeless(2)
+    assert views.waiting_pod([started, late, without]) == without["metadata"]["name"]
+    assert views.waiting_pod([started, late]) == late["metadata"]["name"]
+    assert views.waiting_pod([started]) is None
 
 
 def test_the_claim_of_a_jobset_that_has_ended_goes_on_until_the_cluster_deletes_it() -> None:
@@ -96,9 +136,17 @@ def test_a_jobset_whose_pods_start_is_being_created(pods: list[dict[str, Any]]) 
     assert view(jobset(), *pods).state is SliceState.CREATING
 
 
-@pytest.mark.parametrize("pods", [[running(0), running(1)], [ended(0), running(1)], [ended(0, 3), ended(1)]])
-def test_a_jobset_all_of_whose_pods_have_started_is_ready(pods: list[dict[str, Any]]) -> None:
-    assert view(jobset(), *pods).state is SliceState.READY
+@pytest.mark.parametrize(("pods", "native"), [
+    ([running(0), running(1)], "Running"), ([ended(0), running(1)], "Running"), ([ended(0, 3), ended(1)], "Finished"),
+])  # fmt: skip
+def test_a_jobset_all_of_whose_pods_have_started_is_ready(pods: list[dict[str, Any]], native: str) -> None:
+    seen = view(jobset(), *pods)
+    assert (seen.state, seen.native_state) == (SliceState.READY, native)
+
+
+def test_a_completed_jobset_is_ready_also_without_its_pods() -> None:
+    seen = view(jobset(condition("Completed")))
+    assert (seen.state, seen.native_state, seen.error) == (SliceState.READY, "Completed", None)
 
 
 def test_the_pods_of_all_slices_have_to_start() -> None:
@@ -107,9 +155,12 @@ def test_the_pods_of_all_slices_have_to_start() -> None:
     assert view(jobset(slices=2), *first, running(0, slice=1), running(1, slice=1)).state is SliceState.READY
 
 
-@pytest.mark.parametrize("message", ["rpc error: code = NotFound desc = x: not found", "pull access denied"])
-def test_an_image_that_cannot_be_had_ends_the_wait_at_once(message: str) -> None:
-    seen = view(jobset(), waiting(0, "ImagePullBackOff", message), waiting(1))
+@pytest.mark.parametrize(("reason", "message"), [
+    ("ImagePullBackOff", "rpc error: code = NotFound desc = x: not found"), ("ImagePullBackOff", "pull access denied"),
+    ("InvalidImageName", "couldn't parse image name"),
+])  # fmt: skip
+def test_an_image_that_cannot_be_had_ends_the_wait_at_once(reason: str, message: str) -> None:
+    seen = view(jobset(), waiting(0, reason, message), waiting(1))
     assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, BadRequest)
     assert message in seen.error.message and seen.error.hint is not None and "image" in seen.error.hint
 
@@ -143,7 +194,7 @@ def test_a_pod_that_its_node_refused_says_why_the_jobset_failed() -> None:
         "message": "Allocate failed due to no TPUs",
         "phase": "Failed",
     }
-    seen = view(jobset(condition("Failed")), pod(1, **status))
+    seen = view(jobset(condition("Failed")), waiting(0), pod(1, **status))
     assert isinstance(seen.error, SliceLost)
     assert seen.error.message == "worker1 never started (UnexpectedAdmissionError): Allocate failed due to no TPUs"
 
@@ -165,12 +216,14 @@ def test_the_container_of_the_job_counts_and_not_one_that_the_cluster_adds() -> 
     ({"reason": "Evicted", "message": "The node was low on resource: memory"}, "Evicted"),
     ({"conditions": [condition("DisruptionTarget", reason="PreemptionByScheduler")]}, "Preempting"),
     ({"conditions": [condition("DisruptionTarget", reason="DeletionByTaintManager")]}, "NodeLost"),
+    ({"conditions": [condition("DisruptionTarget", reason="DeletionByPodGC")]}, "NodeLost"),
     ({"conditions": [condition("DisruptionTarget", reason="EvictionByEvictionAPI")]}, "Evicted"),
 ])  # fmt: skip
 def test_a_pod_that_was_taken_away_takes_the_jobset_with_it(status: dict[str, Any], reason: str) -> None:
     seen = view(jobset(), running(0), {**running(1), "status": {**running(1)["status"], **status}})
     assert (seen.state, seen.native_state) == (SliceState.TOMBSTONE, reason)
-    assert isinstance(seen.error, Preempted) and seen.error.message.startswith("worker1 was taken away")
+    why = status.get("message", "said why")
+    assert isinstance(seen.error, Preempted) and seen.error.message == f"worker1 was taken away: {reason}: {why}"
 
 
 def test_a_jobset_whose_job_was_too_late_says_so_by_its_reason() -> None:
@@ -186,8 +239,11 @@ def test_a_failed_jobset_whose_pods_have_ended_is_there_to_be_read() -> None:
     assert (seen.state, seen.native_state) == (SliceState.READY, "Failed")
 
 
-def test_a_failed_jobset_without_pods_is_lost() -> None:
-    assert isinstance(view(jobset(condition("Failed"))).error, SliceLost)
+def test_a_failed_jobset_without_pods_is_lost_and_says_what_the_jobset_says() -> None:
+    refused = {"status": {"conditions": [condition("Failed", reason="BackoffLimitExceeded")]}}
+    error = view(jobset(condition("Failed", message="jobset failed due to one or more job failures")), jobs=[refused]).error
+    assert isinstance(error, SliceLost) and error.reason != "deadline"
+    assert error.message.endswith("none of its pods is left: jobset failed due to one or more job failures")
 
 
 def test_a_jobset_that_is_being_deleted_names_its_finalizers() -> None:
@@ -208,6 +264,17 @@ def test_a_pod_is_a_worker_by_its_slice_and_its_host() -> None:
     assert found.started_at == found.ended_at == 1_790_000_000.0
 
 
+@pytest.mark.parametrize(("code", "rc"), [(3, 3), (0, 0), ("3", None), (True, None), (None, None)])
+def test_how_a_container_ended_is_its_code_and_what_it_noted(code: Any, rc: int | None) -> None:
+    found = views.pod_view(pod(0, {"terminated": {"exitCode": code, "message": "saved at step 9"}}), 1)
+    assert (found.rc, found.note) == (rc, "saved at step 9")
+
+
+@pytest.mark.parametrize("text", [None, "", "soon", 1_790_000_000])
+def test_what_is_no_time_of_the_api_counts_as_not_said(text: Any) -> None:
+    assert views.time_of(text) is None
+
+
 def test_a_pod_without_any_field_is_of_unknown_phase() -> None:
     found = views.pod_view({}, hosts=1)
     assert (found.phase, found.rc, found.node, found.started_at) == (PodPhase.UNKNOWN, None, "", None)
@@ -215,6 +282,8 @@ def test_a_pod_without_any_field_is_of_unknown_phase() -> None:
 
 def test_a_pod_without_a_container_status_waits_for_the_reason_of_the_scheduler() -> None:
     assert views.pod_view(homeless(0), 1).reason == "Unschedulable"
+    gated = condition("PodScheduled", status="False", reason="SchedulingGated")
+    assert views.pod_view(pod(0, node="", conditions=[gated]), 1).reason == "SchedulingGated"
     assert views.pod_view(pod(0), 1).reason == ""
 
 
@@ -224,12 +293,13 @@ def test_a_node_is_busy_while_pods_on_it_ask_for_tpus() -> None:
     }
     asking = {"resources": {"requests": {"google.com/tpu": "4"}}}
 
-    def busy(phase: str, container: dict[str, Any], place: str = "gke-a") -> bool:
-        pod = {"spec": {"nodeName": place, "containers": [container]}, "status": {"phase": phase}}
+    def busy(phase: str, *containers: dict[str, Any], place: str = "gke-a") -> bool:
+        pod = {"spec": {"nodeName": place, "containers": [*containers]}, "status": {"phase": phase}}
         return views.node_view(node, [pod]).busy
 
-    assert busy("Running", asking) and busy("Pending", asking)
-    assert not busy("Succeeded", asking) and not busy("Running", {}) and not busy("Running", asking, "gke-b")
+    assert busy("Running", asking) and busy("Pending", {}, asking)
+    assert not busy("Succeeded", asking) and not busy("Failed", asking)
+    assert not busy("Running", {}) and not busy("Running", asking, place="gke-b")
     assert (views.node_view(node, []).pool, views.node_view(node, []).ends_at) == ("v5e", None)
 
 
