@@ -86,6 +86,8 @@ def test_the_body_of_a_create_says_everything_that_matters() -> None:
         },
         "shieldedInstanceConfig": {"enableSecureBoot": True},
     }
+    plain = create_request(SliceRequest(NAME, "v5litepod-4", "v2-alpha-tpuv5-lite"))
+    assert "shieldedInstanceConfig" not in plain["body"], "secure boot is a wish"
 
 
 def test_a_reply_that_the_generated_parser_refuses_is_still_an_operation(stub: StubApi, api: TpuApi) -> None:
@@ -427,7 +429,15 @@ def test_a_slice_on_which_two_say_that_they_are_one_worker_is_not_connected_to(
         google_like.workers(NAME)
 
 
-@pytest.mark.parametrize("worker", [("127.0.0.1", ""), ("127.0.0.1", "0"), ("127.0.0.1", "x"), ("34.1.2.3", "22")])
+@pytest.mark.parametrize("port", [1, 65535])
+def test_an_emulated_worker_may_have_any_port(stub: StubApi, api: TpuApi, port: int) -> None:
+    stub.answers(StubReply(200, node(**endpoints("127.0.0.1"))), attributes(published(key=KEY, port=str(port))))
+    assert [worker.port for worker in api.workers(NAME)] == [port]
+
+
+@pytest.mark.parametrize("worker", [
+    ("127.0.0.1", ""), ("127.0.0.1", "0"), ("127.0.0.1", "65536"), ("127.0.0.1", "x"), ("34.1.2.3", "22"),
+])  # fmt: skip
 def test_an_emulator_can_only_name_ports_of_this_machine(stub: StubApi, api: TpuApi, worker: tuple[str, str]) -> None:
     host, port = worker
     stub.answers(StubReply(200, node(**endpoints(host))), attributes(published(key=KEY, port=port)))

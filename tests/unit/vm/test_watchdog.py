@@ -98,6 +98,11 @@ KEPT: dict[str, Callable[[], World]] = {
     "once it cannot be seen whether its lease was renewed": lambda: World(
         config(), worker=10, get_status=refused_from(3300 + GRACE + 2 * STAGGER)
     ),
+    "by a next job that an attached client started after the linger time": lambda: World(
+        detached(),
+        job=lambda now: ("ended", now - 3600, 0) if 3600 <= now < 10_000 else always(now),
+        beats=between(3700, 10_100),
+    ),
     "by a next job in the linger time": lambda: World(
         detached(), job=lambda now: ("ended", now - 3600, 0) if 3600 <= now < 3900 else always(now)
     ),
@@ -176,6 +181,8 @@ GOES: dict[str, Goes] = {
         lambda rc=rc: World(detached(), job=ending(5 * HOUR, rc)), 5 * HOUR + LINGER, 1) for rc in (0, 1, None)},
     "a linger time after a job was seen to be lost": (
         lambda: World(detached(), job=ending(5 * HOUR, None, ago=False)), 5 * HOUR + LINGER, BEAT),
+    "a linger time after a job was lost before it was seen": (
+        lambda: World(detached(), job=lambda now: (("none", "ended")[now >= 500], None, None)), 500 + LINGER, 2 * BEAT),
     "after the rest of a linger time that began before it": (
         lambda: World(detached(), job=lambda now: ("ended", now + 300, 0)), LINGER - 300, 1),
     "a grace after boot where the job ended a day ago": (
@@ -203,6 +210,36 @@ GOES: dict[str, Goes] = {
 def test_a_slice_goes(world: Callable[[], World], earliest: float, within_s: float) -> None:
     at = world().deleted_at()
     assert at is not None and earliest <= at <= earliest + within_s
+
+
+def test_a_countdown_is_over_at_its_last_second_and_not_sooner() -> None:
+    countdown = watchdog.Countdown(10.0, max_gap_s=60.0, grace_s=5.0)
+    over = []
+    for now in (100.0, 109.5, 110.0):
+        countdown.watch(now)
+        over.append(countdown.over)
+    assert over == [False, False, True]
+
+
+def test_a_deadline_at_any_second_is_met_within_a_few() -> None:
+    late = [
+        (World(claimed(deadline=EPOCH + at), beats=until(DAY)).deleted_at(2 * at) or 2 * at) - at
+        for at in range(1000, 1060)
+    ]
+    assert max(late) <= BEAT / 12 + 2
+
+
+def test_a_worker_looks_and_proves_in_its_turn_also_where_it_booted_long_ago() -> None:
+    many = World(claimed(), worker=100, now=1000.0).run(1000 + 3 * STAGGER)
+    assert many.calls[0][0] >= 1000 + 100 * STAGGER / watchdog.FIRST_LOOK_DIVISOR
+    assert probes(World(claimed(), worker=1, now=1000.0).run(1000 + STAGGER - 2)) == []
+
+
+def test_a_renewal_in_the_turn_of_a_worker_ends_its_frequent_looks() -> None:
+    gone = World(hold(HOUR), worker=3).deleted_at() or 0
+    renewed = World(hold(HOUR), worker=3).set_labels(gone - STAGGER, claimed_until=LONG).run(5 * HOUR)
+    assert not renewed.deletes
+    assert sum(at > 2 * HOUR for at, *_ in renewed.calls) <= 3 * HOUR / (watchdog.SLOW_FACTOR * POLL) + 1
 
 
 # -- an attached client shows signs of life, or does not --
@@ -278,6 +315,14 @@ def test_it_repeats_the_delete_until_the_vm_is_gone_and_does_not_spin() -> None:
     assert max(gaps) <= BEAT / 2 + 1
     assert min(gaps) >= BEAT / 12
     assert len(world.calls) < 2 * 2 * HOUR / (BEAT / 2) + 100
+
+
+def test_deletes_that_hang_are_no_outage_after_which_a_grace_begins() -> None:
+    def refuses(now: float) -> int:
+        return 503
+
+    world = World(claimed(), call_s=2.5 * BEAT, queue=QUEUE, queue_status=refuses, delete_status=refuses).run(3 * HOUR)
+    assert max(later - sooner for sooner, later in pairwise(world.deletes)) <= 3 * 2.5 * BEAT + BEAT / 2 + 1
 
 
 def test_a_claim_that_is_renewed_meanwhile_ends_the_deleting() -> None:
@@ -442,6 +487,13 @@ def test_a_claim_that_changes_at_every_read_is_published_ten_times_a_minute_at_m
     world.get_status = lambda now: 200 if now % 7 < 4 else 403
     world.run(1200)
     assert all(sum(begin <= at < begin + 60 for at in world.writes) <= 10 for begin in range(1200))
+
+
+def test_news_soon_after_a_report_and_a_report_that_is_refused_wait_a_tenth_of_a_minute() -> None:
+    news = World(claimed(), beats=until(DAY), delete_status=lambda now: 429 if now < 3 else 200).run(30)
+    assert news.guest_attributes[-1]["armed"] and news.writes[1] - news.writes[0] >= BEAT / 10
+    refused = World(claimed(), beats=until(DAY), publishes=lambda now: False).run(2 * BEAT)
+    assert {round(later - sooner) for sooner, later in pairwise(refused.writes)} == {BEAT / 10}
 
 
 def test_an_outage_later_disarms_nothing() -> None:

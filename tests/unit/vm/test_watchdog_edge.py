@@ -111,14 +111,15 @@ def test_a_pause_has_no_timeout_and_a_failure_is_logged_once_but_for_calls(
 
     for name in ("busy", "call"):
         monkeypatch.setattr(vm, name, fails)
-    for effect in (("busy",), ("busy",), ("call", "GET", "/v2/n", None)):
-        assert vm.perform(effect) == watchdog.DEFAULT_REPLIES[effect[0]]
-    assert capfd.readouterr().out.count("busy failed: OSError: no such device") == 1
+    assert vm.perform(("busy",)) is True and vm.perform(("busy",)) is True, "unseen is not idle"
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
+    out = capfd.readouterr().out
+    assert out.count("busy failed: OSError: no such device") == 1 and "call failed" not in out
     monkeypatch.setattr(vm, "heartbeat", fails)
     vm.perform(("heartbeat",))
     vm.perform(("busy",))
     out = capfd.readouterr().out
-    assert out.count("busy failed") == 1 and out.count("heartbeat failed") == 1 and "call failed" not in out
+    assert out.count("busy failed") == 1 and out.count("heartbeat failed") == 1
 
 
 def test_a_body_is_sent_as_json_and_only_where_there_is_one(vm: Vm, server: Server) -> None:
@@ -240,6 +241,16 @@ def test_the_real_api_is_asked_over_tls_and_believed_only_with_a_certificate(
         assert vm.perform(("call", "GET", "/v2/n", None))[:2] == (200, {"name": "n"})
 
 
+@pytest.mark.parametrize(("url", "loaded"), [("http://127.0.0.1:1", None), ("https://tpu.googleapis.com", ssl)])
+def test_only_an_api_over_tls_costs_the_memory_of_it(
+    vm: Vm, monkeypatch: pytest.MonkeyPatch, url: str, loaded: object
+) -> None:
+    monkeypatch.setitem(sys.modules, "ssl", ssl)
+    monkeypatch.setenv("TPUJOB_TPU_API", url)
+    Vm(config())
+    assert sys.modules["ssl"] is loaded
+
+
 # -- the job --
 
 
@@ -294,6 +305,16 @@ def test_a_job_whose_supervisor_was_killed_has_ended_without_a_code(vm: Vm, work
     worker.ask("stop", "a1", "main", "0")
 
 
+def test_a_job_that_left_no_code_has_ended_only_if_it_had_started(vm: Vm, worker: Worker) -> None:
+    main = worker.home / "tpujob/runs/a1/main"
+    main.mkdir(parents=True)
+    (main / "lock").touch()
+    (main / "exit.json").mkdir()  # a directory in its place says nothing, as no file does
+    assert vm.perform(("job",)) == ("none", None, None)
+    (main / "started.json").touch()
+    assert vm.perform(("job",)) == ("ended", None, None)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"ended_boot_s": "x"}', '{"ended_boot_s": null, "rc": 0}', "["])
 def test_malformed_files_of_the_job_end_nothing(vm: Vm, worker: Worker, text: str) -> None:
     main = worker.home / "tpujob/runs/a1/main"
@@ -338,15 +359,17 @@ def test_nothing_to_stop_is_no_failure_and_a_stop_that_was_asked_for_stays(vm: V
     (main / "lock").touch()
     assert vm.perform(("stop", 30.0)) is True
     assert not (main / "stop.json").exists(), "the lock is free: nothing runs"
-    lock = os.open(main / "lock", os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    (main / ".stop.watchdog").write_text("of a watchdog that was killed here")
-    assert vm.perform(("stop", 30.0)) is True
-    assert json.loads((main / "stop.json").read_text()) == {"grace_s": 30.0}
-    (main / "stop.json").write_text('{"grace_s": 1.0}')
-    assert vm.perform(("stop", 30.0)) is True
-    assert json.loads((main / "stop.json").read_text()) == {"grace_s": 1.0}
-    os.close(lock)
+    with (main / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (main / ".stop.watchdog").write_text("of a watchdog that was killed here")
+        files = os.listdir("/proc/self/fd")
+        assert vm.perform(("stop", 30.0)) is True
+        assert json.loads((main / "stop.json").read_text()) == {"grace_s": 30.0}
+        assert (main / "stop.json").stat().st_mode & 0o777 == 0o644, "for the job's user to read"
+        (main / "stop.json").write_text('{"grace_s": 1.0}')
+        assert vm.perform(("stop", 30.0)) is True
+        assert json.loads((main / "stop.json").read_text()) == {"grace_s": 1.0}
+        assert os.listdir("/proc/self/fd") == files, "it runs for days: no file stays open"
 
 
 def test_the_watchdog_follows_no_link_in_place_of_a_phase(vm: Vm, worker: Worker, tmp_path: Path) -> None:
@@ -380,6 +403,55 @@ def test_a_process_that_was_started_over_ssh_is_a_login(vm: Vm, tmp_path: Path) 
         process.kill()
         process.wait()
     assert vm.perform(("busy",)) is False
+
+
+# -- as a program --
+
+
+class Scripted:
+    """In place of a `Vm`: it replies in this order, and raises what is an exception."""
+
+    def __init__(self, *replies: Any) -> None:
+        self.replies, self.asked, self.logged = iter(replies), list[Any](), list[str]()
+
+    def perform(self, effect: Any) -> Any:
+        self.asked.append(effect[0])
+        reply = next(self.replies)
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    def log(self, text: str) -> None:
+        self.logged.append(text)
+
+
+@pytest.fixture
+def started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scripted], int]:
+    def start(scripted: Scripted) -> int:
+        monkeypatch.setattr(watchdog, "Vm", lambda config: scripted)
+        (tmp_path / "watchdog.json").write_text(json.dumps(config()))
+        return watchdog.main(["watchdog.py", str(tmp_path / "watchdog.json")])
+
+    return start
+
+
+def test_it_waits_for_its_index_and_starts_over_after_an_exception(
+    started_with: Callable[[Scripted], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(watchdog.time, "sleep", slept.append)
+    scripted = Scripted(None, 0, 7.0, ValueError("odd"), 8.0, SystemExit())
+    with pytest.raises(SystemExit):
+        started_with(scripted)
+    assert scripted.asked == ["worker", "worker", "clock", "heartbeat", "clock", "heartbeat"] and slept == [2, 5]
+    assert [line.partition(" ")[0] for line in scripted.logged] == ["watching", "starting"]
+
+
+def test_a_second_one_ends_at_once(started_with: Callable[[Scripted], int], tmp_path: Path) -> None:
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    assert started_with(Scripted()) == 0
+    os.close(first)
 
 
 # -- as a program of its own --

@@ -166,7 +166,7 @@ def operation(reply: Mapping[str, Any]) -> Operation:
 
 def verb_of(text: str) -> str:
     """Return the verb of an operation: CREATE for those that create a node or a request."""
-    return CREATE if text.lower() in ("create", "createnode", "createqueuedresource") else text.lower()
+    return CREATE if text.lower() in ("createnode", "createqueuedresource") else text.lower()
 
 
 def addresses(reply: Mapping[str, Any]) -> tuple[str, ...]:

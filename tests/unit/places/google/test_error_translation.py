@@ -56,6 +56,12 @@ def test_a_reply_that_is_not_of_the_api_is_shown(
     assert type(error) is kind and error.message.endswith(words) and f"{HOST} answered {http}" in error.message
 
 
+def test_an_error_without_a_message_names_its_status() -> None:
+    said = "the API answered {} UNIMPLEMENTED without a message"
+    assert operation_error({"code": 12}).message == said.format("an error")
+    assert http_error(501, '{"error": {}}', host=HOST).message == said.format(501)
+
+
 def test_a_long_reply_is_cut() -> None:
     body = json.dumps({"error": {"status": "NOT_FOUND", "message": "m" * 5000}})
     error = http_error(400, body, host=HOST)
@@ -77,4 +83,4 @@ def test_a_long_reply_is_cut() -> None:
 ])  # fmt: skip
 def test_a_login_that_fails_says_why(error: Exception, kind: type[errors.CloudError], words: str) -> None:
     found = auth_error(error)
-    assert type(found) is kind and words in found.message
+    assert type(found) is kind and words in found.message and "and more" not in found.message

@@ -19,7 +19,7 @@ from orchestrator.places.google import credentials, fetch
 from orchestrator.places.google.credentials import EmulatorToken, GoogleToken
 from orchestrator.places.tpu.api.client import TpuApi, connect
 from orchestrator.places.tpu.api.create_request import create_request
-from orchestrator.promise.lease.cloud_api import EVERYWHERE, QueueTerms, SliceRequest
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, Listing, QueueTerms, SliceRequest
 from orchestrator.promise.lease.lease import SliceName
 from orchestrator.settings import Target
 from tests import ROOT
@@ -332,8 +332,25 @@ def test_the_name_of_a_vm_that_is_none_becomes_no_word_of_a_command(
     assert [worker.instance for worker in api.workers(NAME)] == [instance]
 
 
-def test_guest_attributes_that_are_no_objects_are_refused(stub: StubApi, api: TpuApi) -> None:
-    stub.answers(StubReply(200, {"guestAttributes": [{"queryValue": {"items": [5]}}]}))
+def test_guest_attributes_that_the_emulator_refuses_are_an_error_of_it(stub: StubApi, api: TpuApi) -> None:
+    """Google may publish none or allow none to read them; the emulator always has the host keys."""
+    stub.answers(failure(403, "PERMISSION_DENIED", "no"))
+    with pytest.raises(AuthError):
+        api.guest_attributes(NAME)
+
+
+def test_places_and_types_are_those_whose_names_are_some_from_all_pages_each_once(stub: StubApi, api: TpuApi) -> None:
+    zones = [[{"locationId": "us-central1-a"}, {"locationId": "us central"}, {}], [{"locationId": "us-central1-a"}]]
+    first, last = ({"locations": page} for page in zones)
+    stub.answers(StubReply(200, first | {"nextPageToken": "2"}), StubReply(200, last))
+    assert api.zones("acme-project") == Listing(("us-central1-a",))
+    stub.answers(StubReply(200, {"acceleratorTypes": [{"type": "v5litepod-8"}, {"type": "v5litepod-8; id"}]}))
+    assert api.accelerator_types("acme-project", "us-central1-a") == Listing(("v5litepod-8",))
+
+
+@pytest.mark.parametrize("others", [[], [{"namespace": "tpujob", "key": "watchdog", "value": "{}"}]])
+def test_guest_attributes_that_are_no_objects_are_refused(stub: StubApi, api: TpuApi, others: list[Any]) -> None:
+    stub.answers(StubReply(200, {"guestAttributes": [{"queryValue": {"items": [*others, 5]}}]}))
     with pytest.raises(UnexpectedReply, match="not objects"):
         api.guest_attributes(NAME)
 

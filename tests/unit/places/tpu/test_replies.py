@@ -42,10 +42,19 @@ def test_a_queued_request_is_a_spot_one_by_either_word(more: dict[str, Any], spo
     assert (view.spot, view.state, view.error) == (spot, SliceState.QUEUED, None) and view.name.queued
 
 
-def test_a_queued_request_that_failed_says_why() -> None:
-    reply = {
-        "name": REQUEST,
-        "state": {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no capacity"}}},
-    }
-    view = replies.queue_view(reply, ASKED)
+def test_a_queued_request_that_failed_says_why_and_in_which_project() -> None:
+    error = {"code": 7, "message": "Permission 'tpu.nodes.create' denied"}
+    name = REQUEST.replace("projects/p/", "projects/acme-project/")
+    view = replies.queue_view({"name": name, "state": {"state": "FAILED", "failedData": {"error": error}}}, ASKED)
     assert isinstance(view.error, CloudError) and view.state is SliceState.TOMBSTONE
+    assert "on project acme-project" in str(view.error.hint)
+
+
+def test_a_node_of_a_type_that_is_newer_than_this_tpujob_is_ready_when_the_api_says_so() -> None:
+    view = replies.slice_view({"name": NODE, "state": "READY", "acceleratorType": "v99-8"}, ASKED)
+    assert (view.state, view.native_state) == (SliceState.READY, "READY")
+
+
+def test_a_node_that_says_no_state_is_in_none_that_is_known() -> None:
+    view = replies.slice_view({"name": NODE}, ASKED)
+    assert (view.state, view.native_state) == (SliceState.UNKNOWN, "STATE_UNSPECIFIED")

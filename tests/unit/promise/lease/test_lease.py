@@ -411,6 +411,7 @@ def test_an_address_inside_may_be_one_that_a_private_range_lets_in() -> None:
     (AccessWish(network="projects/host/global/networks/lab"), NetworkPlace("host", "lab")),
     (AccessWish(subnetwork="small"), NetworkPlace("acme", None, "small")),
     (AccessWish(network="lab", subnetwork="small"), NetworkPlace("acme", "lab", "small")),
+    (AccessWish(network="projects/host/global/networks/lab", subnetwork="small"), NetworkPlace("host", "lab", "small")),
     (AccessWish(subnetwork="projects/host/regions/us-east1/subnetworks/small"),
      NetworkPlace("host", None, "small", "us-east1")),
 ])  # fmt: skip

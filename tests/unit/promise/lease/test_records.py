@@ -91,6 +91,11 @@ def test_a_whole_number_is_a_number_of_seconds_and_true_is_no_number() -> None:
     assert RunSpec.of({"limits": {"max_duration": 60, "max_results": True}}).limits == LimitsRecord(60.0, None)
 
 
+def test_what_a_record_does_not_say_or_says_only_in_part_reads_as_the_default() -> None:
+    spec = RunSpec.of({"ports": [6006, "no port"], "metrics": {"loss": "x", "step": 5}})
+    assert (spec.ports, spec.metrics, spec.tpu_metrics) == ((), {}, True)
+
+
 RUN = "0j0jgxf50f"
 
 

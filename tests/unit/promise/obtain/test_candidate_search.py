@@ -38,8 +38,10 @@ class Drafts:
     ) -> None:
         self.world, self.zones, self.through, self.made = world, zones, through, 0
         self.wish, self.rules = wish, ProjectRules()
+        self.used: set[tuple[float, float]] = set()
 
     def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
+        self.used.add((used_s, spent_usd))
         self.made += len(self.zones)
         return tuple(map(self._draft, range(self.made - len(self.zones), self.made), self.zones))
 
@@ -89,13 +91,18 @@ def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: Ben
     assert requests and all(each.queue is not None and each.queue.valid_for_s >= 1.0 for each in requests)
 
 
-def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: Bench) -> None:
-    world.full(A)
+@pytest.mark.parametrize("refused_at_once", [False, True])
+def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: Bench, refused_at_once: bool) -> None:
     world.plan.refusing = {B: errors.QuotaError("Quota limit 'X' has been exceeded. Limit: 0 in region us-west1.")}
+    if refused_at_once:
+        world.plan.refusing[A] = errors.CapacityError("no capacity")
+    else:
+        world.full(A)
     drafts, began = Drafts(world, A, B), world.time
     with pytest.raises(errors.CapacityError) as raised:
         search(world, Search(drafts.make(), wait_s=900, drafter=drafts))
     assert world.count("Create") < 30, "each of them counts against a quota"
+    assert drafts.used == {(0.0, 0.0)}, "no attempt came before"
     assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
 
 
@@ -293,6 +300,8 @@ def test_queued_candidates_in_turn_share_the_time(world: Bench) -> None:
     drafts, began = Drafts(world, A, B, through=queued), world.time
     lease = search(world, Search(drafts.make(), wait_s=4000))
     assert lease.name.zone == B and 3000 <= world.time - began < 4000
+    terms = [each.request.queue for each in world.effects if isinstance(each, Create)]
+    assert [each.valid_for_s for each in terms if each is not None] == pytest.approx([2000, 2000], rel=0.1)
 
 
 def test_the_first_ready_slice_wins_the_race_and_the_others_are_deleted_at_once(world: Bench) -> None:
@@ -303,6 +312,7 @@ def test_the_first_ready_slice_wins_the_race_and_the_others_are_deleted_at_once(
     lease = search(world, Search(Drafts(world, A, B, C, through=queued).make(), wait_s=7200, race=True), owed)
     assert lease.name.zone == B and len(owed.losers) == 2
     assert any("3 wait" in line and "then about $9.60/h" in line for line in world.told)
+    assert world.count("Get") < 3 * (600 / 10 + 20), "calls count against a quota, too"
     assert world.names.index("DeleteAll") < world.names.index("SetLabels")
     losers = LoserRelease(owed, CAN)
     for _ in range(5):

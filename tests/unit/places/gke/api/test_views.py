@@ -241,7 +241,9 @@ def test_a_failed_jobset_whose_pods_have_ended_is_there_to_be_read() -> None:
 
 def test_a_failed_jobset_without_pods_is_lost_and_says_what_the_jobset_says() -> None:
     refused = {"status": {"conditions": [condition("Failed", reason="BackoffLimitExceeded")]}}
-    error = view(jobset(condition("Failed", message="jobset failed due to one or more job failures")), jobs=[refused]).error
+    error = view(
+        jobset(condition("Failed", message="jobset failed due to one or more job failures")), jobs=[refused]
+    ).error
     assert isinstance(error, SliceLost) and error.reason != "deadline"
     assert error.message.endswith("none of its pods is left: jobset failed due to one or more job failures")
 
