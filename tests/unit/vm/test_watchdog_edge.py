@@ -362,14 +362,14 @@ def test_nothing_to_stop_is_no_failure_and_a_stop_that_was_asked_for_stays(vm: V
     with (main / "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (main / ".stop.watchdog").write_text("of a watchdog that was killed here")
-        files = os.listdir("/proc/self/fd")
+        files = {*Path("/proc/self/fd").iterdir()}
         assert vm.perform(("stop", 30.0)) is True
         assert json.loads((main / "stop.json").read_text()) == {"grace_s": 30.0}
         assert (main / "stop.json").stat().st_mode & 0o777 == 0o644, "for the job's user to read"
         (main / "stop.json").write_text('{"grace_s": 1.0}')
         assert vm.perform(("stop", 30.0)) is True
         assert json.loads((main / "stop.json").read_text()) == {"grace_s": 1.0}
-        assert os.listdir("/proc/self/fd") == files, "it runs for days: no file stays open"
+        assert {*Path("/proc/self/fd").iterdir()} == files, "it runs for days: no file stays open"
 
 
 def test_the_watchdog_follows_no_link_in_place_of_a_phase(vm: Vm, worker: Worker, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_preview_shows_the_jobset_as_a_create_sends_it(cloud: ClusterCloud, st
     shown = cloud.preview(request())
     assert not store.calls, "a preview sends nothing"
     sent: list[httpx2.Request] = []
-    store.instead = lambda call: sent.append(call)
+    store.instead = sent.append
     cloud.create(request())
     assert (shown["method"], shown["url"]) == (sent[0].method, str(sent[0].url))
     assert shown["body"] == store.bodies[path_of("jobsets", "team")]
