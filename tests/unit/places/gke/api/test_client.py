@@ -206,6 +206,12 @@ def test_a_create_begins_nothing_once_its_time_is_over_so_that_it_settles_as_sai
     assert store.calls == [f"POST {path_of('jobsets', 'team')}"]
 
 
+def test_a_create_settles_only_after_the_last_effect_that_its_requests_can_have(cloud: ClusterCloud) -> None:
+    """The last one begins, is signed, connects and is sent, and the server drops it after a minute."""
+    last_s = client.BEGUN_WITHIN_S + client.PLUGIN_S + 2 * kube_api.TIMEOUT_S + 60
+    assert cloud.capabilities.settles_within_s >= last_s and cloud.capabilities.visible_within_s >= last_s
+
+
 def test_a_config_map_of_another_jobset_is_neither_used_nor_taken_for_ours(cloud: ClusterCloud, store: Store) -> None:
     store.put(path_of("configmaps", "team", NODE), CONFIG)
     with pytest.raises(errors.WrongState, match="not of this JobSet"):
