@@ -409,14 +409,14 @@ def test_a_process_that_was_started_over_ssh_is_a_login(vm: Vm, tmp_path: Path) 
 
 
 class Scripted:
-    """In place of a `Vm`: it replies in this order, and raises what is an exception."""
+    """In place of a `Vm`: it replies in this order, raises what is an exception, and at last SystemExit."""
 
     def __init__(self, *replies: Any) -> None:
         self.replies, self.asked, self.logged = iter(replies), list[Any](), list[str]()
 
     def perform(self, effect: Any) -> Any:
         self.asked.append(effect[0])
-        reply = next(self.replies)
+        reply = next(self.replies, SystemExit())
         if isinstance(reply, BaseException):
             raise reply
         return reply
@@ -440,7 +440,7 @@ def test_it_waits_for_its_index_and_starts_over_after_an_exception(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(watchdog.time, "sleep", slept.append)
-    scripted = Scripted(None, 0, 7.0, ValueError("odd"), 8.0, SystemExit())
+    scripted = Scripted(None, 0, 7.0, ValueError("odd"), 8.0)
     with pytest.raises(SystemExit):
         started_with(scripted)
     assert scripted.asked == ["worker", "worker", "clock", "heartbeat", "clock", "heartbeat"] and slept == [2, 5]

@@ -339,7 +339,7 @@ def test_guest_attributes_that_the_emulator_refuses_are_an_error_of_it(stub: Stu
         api.guest_attributes(NAME)
 
 
-def test_places_and_types_are_those_whose_names_are_some_from_all_pages_each_once(stub: StubApi, api: TpuApi) -> None:
+def test_zones_and_types_come_from_all_pages_each_once_and_no_odd_name_among_them(stub: StubApi, api: TpuApi) -> None:
     zones = [[{"locationId": "us-central1-a"}, {"locationId": "us central"}, {}], [{"locationId": "us-central1-a"}]]
     first, last = ({"locations": page} for page in zones)
     stub.answers(StubReply(200, first | {"nextPageToken": "2"}), StubReply(200, last))
