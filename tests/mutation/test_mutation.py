@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from tests.mutation import mutants, trial
 from tests.mutation.__main__ import rooms
 from tests.mutation.accepted import accepted
-from tests.mutation.mutants import Mutant, mutants_in, mutants_of
+from tests.mutation.mutants import Mutant, changed, mutants_in, mutants_of, mutated, path_of
 from tests.mutation.trial import in_child, loading, put_in, tell
 
 TINY = '''
@@ -59,6 +59,22 @@ CHANGES = {
 ])  # fmt: skip
 def test_what_is_changed_and_how(source: str, changes: list[str]) -> None:
     assert [each.change for each in mutants_in(source, "m")] == changes
+
+
+@pytest.mark.parametrize("source", [TINY, path_of("orchestrator.promise.effects.locks").read_text()])
+def test_the_text_with_a_change_is_the_same_program_as_the_code_with_it(source: str) -> None:
+    for mutant in mutants_in(source, "m"):
+        code = compile(changed(source, mutant.number), "m", "exec", dont_inherit=True)
+        assert code_of(code) == code_of(mutated(source, "m", mutant.number)), mutant
+
+
+def code_of(code: CodeType) -> list[object]:
+    """What it does, whatever the lines."""
+    return [
+        code.co_code,
+        code.co_names,
+        *(code_of(each) if isinstance(each, CodeType) else each for each in code.co_consts),
+    ]
 
 
 def test_texts_annotations_and_what_never_runs_stay() -> None:

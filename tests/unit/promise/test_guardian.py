@@ -477,11 +477,35 @@ def test_it_finds_the_files_that_variables_name_from_its_own_directory(
 
 # -- crash points ------------------------------------------------------------------------------------------------------
 
+STAGES = ["armed", "woke", "armed", "woke"]
+
 
 def test_a_guardian_can_be_killed_as_soon_as_it_is_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(guardian.CRASH_AT, "armed:1")
     guardian.start_guardian(state)  # we live on, so an unharmed one would too
     until_gone(state)
+
+
+@pytest.mark.parametrize(("crash_at", "reached"), [
+    ("armed:1", []), ("woke:1", ["armed"]), ("woke", ["armed"]), ("armed:2", ["armed", "woke"]), ("locked:1", STAGES),
+    ("woke:3", STAGES), ("", STAGES),
+])  # fmt: skip
+def test_it_is_killed_at_the_point_that_a_test_names(tmp_path: Path, crash_at: str, reached: list[str]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            crash_point = guardian.CrashPoint(crash_at)
+            for name in STAGES:
+                crash_point(name)
+                with (tmp_path / "reached").open("a") as file:
+                    file.write(f"{name}\n")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    (tmp_path / "reached").touch()
+    assert (tmp_path / "reached").read_text().split() == reached
+    assert code == (0 if reached == STAGES else -signal.SIGKILL)
 
 
 def test_every_crash_point_that_is_registered_is_in_the_source_and_no_other_one() -> None:
