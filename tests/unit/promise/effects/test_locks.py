@@ -27,6 +27,7 @@ from orchestrator.promise.lease.cloud_api import Operation
 from orchestrator.promise.lease.lease import Lease, SliceName
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.system import fork, open_files
+from tests.disk import files_in_use
 from tests.fakes.leases import LedgerInMemory, lease_and_request
 from tests.forked import Child, in_thread
 from tests.waiting import HANG_S, until
@@ -96,7 +97,7 @@ def test_the_files_are_for_this_user_only_whatever_the_umask(locks: FileLocks) -
 
 def test_neither_a_refusal_nor_a_check_leaves_a_file_open(locks: FileLocks, others: FileLocks) -> None:
     assert locks.lock("lease")
-    before = open_files.in_use()
+    before = files_in_use()
     assert not others.lock("lease")
     locks.check()
     assert open_files.in_use() == before

@@ -39,6 +39,7 @@ from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.promise.ledger.rows import GcRun, SweepRecord
 from orchestrator.system import open_files
 from tests import ROOT
+from tests.disk import files_in_use
 from tests.fakes.leases import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute, lease_and_request
 from tests.forked import Child
 from tests.waiting import HANG_S
@@ -213,7 +214,7 @@ def test_a_ledger_that_cannot_be_brought_forward_is_read_from_a_copy_that_takes_
 ) -> None:
     Ledger(old).close()
     as_of(old, version)
-    before, files = dump(old), open_files.in_use()
+    before, files = dump(old), files_in_use()
     with refusing("insert into written", code):
         ledger = Ledger(old)
     assert open_files.in_use() == files
@@ -230,10 +231,10 @@ def test_a_new_ledger_on_a_full_disk_is_refused_and_so_is_one_that_another_proce
 ) -> None:
     if not there:
         old.unlink()
-    files = open_files.in_use()
-    with refusing("insert into written", code), pytest.raises(LedgerUnavailable):
+    files = files_in_use()
+    with refusing("insert into written", code), pytest.raises(LedgerUnavailable) as kept:
         Ledger(old)
-    assert open_files.in_use() == files
+    assert (kept.value.exit_code, open_files.in_use()) == (70, files)
 
 
 @pytest.mark.parametrize(("code", "log", "read"), [
@@ -245,20 +246,21 @@ def test_a_ledger_beside_which_no_file_can_be_made_is_read_if_it_lacks_no_commit
 ) -> None:
     if log is not None:
         old.with_name(f"{old.name}-wal").write_bytes(log)
-    files = open_files.in_use()
+    files = files_in_use()
     with refusing("pragma journal_mode", code):
         if read:
             assert nodes(old) == [OPEN]
         else:
-            with pytest.raises(LedgerUnavailable):
+            with pytest.raises(LedgerUnavailable) as kept:
                 Ledger(old)
+            assert kept.value.exit_code == 70
     assert open_files.in_use() == files
 
 
 def test_a_ledger_that_nobody_refers_to_any_more_is_closed_at_once(tmp_path: Path) -> None:
     gc.disable()
     try:
-        files = open_files.in_use()
+        files = files_in_use()
         ledger = Ledger(tmp_path / "ledger.sqlite3")
         assert ledger.leases() == [] and open_files.in_use() > files
         del ledger
