@@ -416,11 +416,12 @@ def test_it_tells_once_that_it_is_ready_and_begins_anew_after_a_bug(
     state: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     slept: list[float] = []
+    driven_in: list[Path] = []
 
     def drive(program: Any, world: GuardianWorld) -> None:
         program.close()
-        assert world.directory == state
-        if not slept:
+        driven_in.append(world.directory)
+        if len(driven_in) == 1:
             raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(loop, "drive", drive)
@@ -431,6 +432,7 @@ def test_it_tells_once_that_it_is_ready_and_begins_anew_after_a_bug(
     os.close(end)
     os.set_blocking(told, False)
     guardian.main()
+    assert driven_in == [state, state]
     assert slept == [loop.POLL_S], "it is no loop that keeps the machine busy"
     assert "ZeroDivisionError: a bug" in capfd.readouterr().err
     assert (os.read(told, 9), os.read(told, 9)) == (b"!", b"")
@@ -555,7 +557,7 @@ STAGES = ["armed", "woke", "armed", "woke"]
 
 
 @pytest.mark.parametrize("crash_at", ["armed:1", "woke:1", "before_recovery:1"])
-@pytest.mark.parametrize("owes", [True, False])
+@pytest.mark.parametrize("owes", [False, True])
 def test_what_it_comes_past_depends_on_what_its_process_has_left(
     state: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[Any]], crash_at: str, owes: bool
 ) -> None:
