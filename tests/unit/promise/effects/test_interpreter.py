@@ -563,6 +563,16 @@ class Note(Effect[None]):
             file.write(self.letter)
 
 
+@dataclass(frozen=True)
+class Leave(Effect[None]):
+    """The process ends in the middle of it."""
+
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> None:
+        os._exit(0)
+
+
 def end_of_a_program(crash_at: str) -> tuple[str, int]:
     """Return what it noted, and the signal that killed or stopped its process."""
 
@@ -570,6 +580,7 @@ def end_of_a_program(crash_at: str) -> tuple[str, int]:
         for letter in "abc":
             await Note(letter)
             await Answer(1)
+        await Leave()
 
     Path("noted").touch()
     pid = os.fork()
@@ -577,7 +588,6 @@ def end_of_a_program(crash_at: str) -> tuple[str, int]:
         try:
             os.environ[CRASH_AT] = crash_at
             Interpreter(a_world()).run(program())
-            os._exit(0)
         finally:
             os._exit(1)
     _, status = os.waitpid(pid, os.WUNTRACED)
@@ -600,9 +610,9 @@ def test_a_process_is_killed_at_the_effect_that_a_test_names(
     assert end_of_a_program(crash_at) == (noted, number)
 
 
-def test_a_process_whose_effects_a_test_wants_to_know_names_each_once(
+def test_a_process_whose_effects_a_test_wants_to_know_names_each_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert end_of_a_program(f"record:{tmp_path / 'effects'}") == ("abc", 0)
-    assert (tmp_path / "effects").read_text().split() == ["Note", "Answer"] * 3
+    assert (tmp_path / "effects").read_text().split() == [*["Note", "Answer"] * 3, "Leave"]
