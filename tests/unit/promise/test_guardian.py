@@ -497,13 +497,14 @@ def test_a_directory_that_cannot_be_written_means_that_it_is_not_armed(state: Pa
 
 @pytest.mark.parametrize(("executable", "why"), [("/bin/false", "did not start"), ("/none", "cannot be started")])
 def test_a_guardian_that_dies_before_it_watches_is_not_armed_and_leaves_nothing(
-    state: Path, monkeypatch: pytest.MonkeyPatch, executable: str, why: str
+    state: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[Any]], executable: str, why: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
-    files, processes = files_in_use(), {*psutil.Process().children()}
+    files = files_in_use()
     with pytest.raises(guardian.GuardianNotStarted, match=why):
         guardian.start_guardian(state)
-    assert (open_files.in_use(), {*psutil.Process().children()} - processes) == (files, set())
+    assert open_files.in_use() == files
+    assert all(each.returncode is not None for each in processes), "none that has ended is left as a zombie"
 
 
 # -- CI ----------------------------------------------------------------------------------------------------------------
