@@ -1,11 +1,14 @@
-"""What lies on the disk while others write and delete there."""
+"""What lies on the disk while others write and delete there, and how many files this process has open."""
 
+import gc
 import inspect
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from orchestrator.system import open_files
 
 
 def on_disk(directory: Path) -> Iterator[tuple[Path, bytes]]:
@@ -26,6 +29,12 @@ def calls_of_depth(levels: int) -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
+
+
+def files_in_use() -> int:
+    """Count them for a test that counts again: what earlier tests have left is closed first, and not in between."""
+    gc.collect()
+    return open_files.in_use()
 
 
 def holding(directory: Path, secret: bytes) -> list[Path]:

@@ -21,7 +21,7 @@ import pytest
 from tests import ROOT
 from tests.mutation import trial
 from tests.mutation.accepted import accepted
-from tests.mutation.fitting import LEFT_OUT, UNIT, WORLDS, Fitting, file_of
+from tests.mutation.fitting import IN_COPY, IN_OTHER_PROCESSES, LEFT_OUT, UNIT, WORLDS, Fitting, file_of
 from tests.mutation.mutants import Mutant, mutants_of, path_of
 from tests.mutation.trial import Outcome, Trials
 
@@ -55,9 +55,13 @@ class Known:
         if row is None:
             return None
         outcome = str(row["outcome"])
-        return outcome if row["tests"] == fitting.digest_of(outcome, tests) else None
+        return outcome if row["tests"] == self._decided(mutant, outcome, tests, fitting) else None
 
-    def add(self, mutant: Mutant, outcome: str, decided: str) -> None:
+    def _decided(self, mutant: Mutant, outcome: str, tests: list[str], fitting: Fitting) -> str:
+        return fitting.digest_of(outcome, [*tests, *IN_OTHER_PROCESSES.get(mutant.module, ())])
+
+    def add(self, mutant: Mutant, outcome: str, tests: list[str], fitting: Fitting) -> None:
+        decided = self._decided(mutant, outcome, tests, fitting)
         row = {"id": identity(mutant), "key": mutant.key, "outcome": outcome, "tests": decided}
         with self.file.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -74,6 +78,9 @@ def kind_of(mutant: Mutant, outcome: str | None) -> str:
     if outcome is None and mutant.key not in accepted():
         return "not tried"
     outcome = outcome or "survived"
+    if outcome.startswith(f"{IN_COPY}killed "):
+        return "killed in a copy"
+    outcome = outcome.removeprefix(IN_COPY)
     if outcome.startswith("killed "):
         return "killed by worlds" if file_of(outcome.partition(" ")[2]) in WORLDS else "killed by unit tests"
     if outcome.startswith("timeout"):
@@ -122,7 +129,10 @@ class Run:
             mine, first = tests[mutant], killers.setdefault(mutant.module, [])
             ordered = sorted(mine, key=lambda test: (file_of(test) in WORLDS, test not in first[:20]))
             result = trials.outcome_of(mutant, ordered)
-            self.known.add(mutant, result, fitting.digest_of(result, mine))
+            if kind_of(mutant, result) in ("survives", "open") and (others := IN_OTHER_PROCESSES.get(mutant.module)):
+                in_copy = trial.in_copy(mutant, others)
+                result = in_copy if in_copy == "survived" else f"{IN_COPY}{in_copy}"
+            self.known.add(mutant, result, mine, fitting)
             if result.startswith("killed"):
                 first.insert(0, result.partition(" ")[2])
             if self.options.verbose:

@@ -40,6 +40,27 @@ UNIT = (
 WORLDS = ("tests/simulation/test_worlds.py",)
 # Left out: worlds by the hundred, other processes. What is left is the seeds that once violated something, and small worlds.
 LEFT_OUT = re.compile(r"worlds.*violate_nothing|within_300|every_end|the_same_seed|every_speed|python3.10")
+IN_COPY = "in a copy "  # what an outcome begins with that only such a trial has
+# What no trace sees, since it runs in other processes: the tests that come past these modules there, the fastest first.
+IN_OTHER_PROCESSES = {
+    "orchestrator.promise.guardian_process": ("tests/unit/promise/test_guardian.py",),
+    "orchestrator.promise.effects.interpreter": ("tests/unit/promise/effects/test_interpreter.py",),
+    "orchestrator.promise.effects.cloud": ("tests/unit/promise/effects/test_locks.py",),
+    "orchestrator.promise.effects.world": ("tests/unit/promise/effects/test_locks.py",),
+    "orchestrator.promise.effects.locks": (
+        "tests/unit/promise/effects/test_locks.py",
+        "tests/security/test_state_dir.py::test_a_lock_is_still_seen_and_taken_where_none_can_be_made",
+        "tests/security/test_bad_moments.py::test_on_a_disk_without_file_locks_nothing_is_created_and_what_exists_is_torn_down",
+    ),
+    "orchestrator.promise.ledger.file": (
+        "tests/unit/promise/ledger/test_ledger.py",
+        "tests/unit/promise/ledger/test_schema.py",
+        "tests/security/test_state_dir.py::test_28_a_disk_of_another_machine_is_noticed",
+        "tests/security/test_state_dir.py::test_28_on_another_machines_disk_the_ledger_keeps_no_shared_memory",
+        "tests/security/test_state_dir.py::test_where_mounts_are_not_told_a_disk_counts_as_our_own",
+        "tests/security/test_state_dir.py::test_a_ledger_that_was_closed_well_is_read_where_nothing_can_be_written",
+    ),
+}
 # Processor time, under the trace, of the tests that are played for one mutant. Outside of functions each is a new process.
 UNIT_S, UNIT_ALONE_S, WORLDS_S = 45.0, 15.0, 20.0
 
@@ -174,10 +195,12 @@ class Fitting:
 
     def digest_of(self, outcome: str, tests: list[str]) -> str:
         """Return a hash of what decided: the source of the test that killed, else the files of all tests that did not."""
-        kind, _, test = outcome.partition(" ")
+        kind, _, test = outcome.removeprefix(IN_COPY).partition(" ")
         if kind in ("killed", "timeout") and test:
             item: Any = self.items.get(test)
-            return "" if item is None else hashlib.sha256(inspect.getsource(item.function).encode()).hexdigest()[:24]
+            if item is None:
+                return digest(file_of(test))
+            return hashlib.sha256(inspect.getsource(item.function).encode()).hexdigest()[:24]
         files = {file_of(each) for each in tests}
         return digest(*sorted(files), "tests/fakes", *(["tests/simulation"] if files & {*WORLDS} else []))
 

@@ -90,7 +90,7 @@ def _short(node: ast.AST) -> str:
 def mutated(source: str, filename: str, number: int) -> CodeType:
     """Compile the source with its change of this number."""
     tree = ast.parse(source)
-    old, new, *_ = next(change for at, change in enumerate(_changes(tree)) if at == number)
+    old, new = _change(tree, number)
 
     class Put(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> Any:
@@ -98,6 +98,20 @@ def mutated(source: str, filename: str, number: int) -> CodeType:
 
     ast.copy_location(new, old)
     return compile(ast.fix_missing_locations(Put().visit(tree)), filename, "exec", dont_inherit=True)
+
+
+def changed(source: str, number: int) -> str:
+    """Return the source with its change of this number, and all else as it is written."""
+    old, new = _change(ast.parse(source), number)
+    lines = source.encode().splitlines(keepends=True)
+    before = b"".join(lines[: old.lineno - 1]) + lines[old.lineno - 1][: old.col_offset]
+    after = lines[old.end_lineno - 1][old.end_col_offset :] + b"".join(lines[old.end_lineno :])
+    text = ast.unparse(new).replace("\n", f"\n{' ' * old.col_offset}")
+    return before.decode() + (f"({text})" if isinstance(new, ast.expr) else text) + after.decode()
+
+
+def _change(tree: ast.Module, number: int) -> tuple[Any, ast.AST]:
+    return next((old, new) for at, (old, new, *_) in enumerate(_changes(tree)) if at == number)
 
 
 Change = tuple[Any, ast.AST, str, tuple[str, ...], int]  # old, new, owner, names, first line of the statement

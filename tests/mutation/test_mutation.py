@@ -7,15 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.mutation import mutants, trial
 from tests.mutation.__main__ import rooms
 from tests.mutation.accepted import accepted
-from tests.mutation.mutants import Mutant, mutants_in, mutants_of
+from tests.mutation.fitting import IN_OTHER_PROCESSES
+from tests.mutation.mutants import Mutant, changed, mutants_in, mutants_of, mutated, path_of
 from tests.mutation.trial import in_child, loading, put_in, tell
 
 TINY = '''
@@ -61,6 +63,22 @@ def test_what_is_changed_and_how(source: str, changes: list[str]) -> None:
     assert [each.change for each in mutants_in(source, "m")] == changes
 
 
+@pytest.mark.parametrize("source", [TINY, path_of("orchestrator.promise.effects.locks").read_text()])
+def test_the_text_with_a_change_is_the_same_program_as_the_code_with_it(source: str) -> None:
+    for mutant in mutants_in(source, "m"):
+        code = compile(changed(source, mutant.number), "m", "exec", dont_inherit=True)
+        assert code_of(code) == code_of(mutated(source, "m", mutant.number)), mutant
+
+
+def code_of(code: CodeType) -> list[object]:
+    """What it does, whatever the lines."""
+    return [
+        code.co_code,
+        code.co_names,
+        *(code_of(each) if isinstance(each, CodeType) else each for each in code.co_consts),
+    ]
+
+
 def test_texts_annotations_and_what_never_runs_stay() -> None:
     made = list(mutants_in(TINY, "m"))
     assert {owner: [each.change for each in made if each.owner == owner] for owner in CHANGES} == CHANGES
@@ -98,6 +116,27 @@ def test_a_change_that_the_test_sees_is_killed_and_another_one_survives(tiny: Mo
     assert {outcomes[each] for each in ("count < most → count <= most", "count < 0 → count <= 0")} == {"survived"}
     assert outcomes["count < 0 → count >= 0"] == "died", "an error in the middle of a test"
     assert tiny.allowed(2) and not tiny.allowed(3), "nothing of it happened here"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("change", "outcome"), [("os.write(ready, b'!') → pass", "killed"), ("30.0 → 60.0", "survived")]
+)
+def test_in_a_copy_a_process_that_the_test_starts_has_the_change(change: str, outcome: str) -> None:
+    test = "tests/unit/promise/test_guardian.py::test_it_ends_by_itself_when_its_process_ended_and_owes_nothing"
+    (mutant,) = (each for each in mutants_of("orchestrator.promise.guardian_process") if each.change == change)
+
+    def work(told: int, directory: Path) -> None:
+        trial.adopt_orphans()
+        tell(told, trial.in_copy(mutant, [test]))
+
+    assert in_child(work) == (f"killed {test}" if outcome == "killed" else outcome)
+
+
+def test_every_test_that_is_named_for_other_processes_is_there() -> None:
+    for test in {test for tests in IN_OTHER_PROCESSES.values() for test in tests}:
+        file, _, name = test.partition("::")
+        assert f"def {name}" in (ROOT / file).read_text(), test
 
 
 def test_a_mutant_that_never_ends_is_ended_and_none_leaves_a_process() -> None:

@@ -1,4 +1,9 @@
-"""Try mutants: each in a forked process, whose functions get the mutant's code, or in a new one, where that is impossible."""
+"""Try mutants: each in a forked process, whose functions get the mutant's code, or in a new one, where that is impossible.
+
+Neither reaches a program that a test starts: a guardian, a command that is killed, what is shipped to a worker as source.
+`in_copy` does: the tests run in a copy of the tree in which the file of the module has the change, and so does every process
+that they start, whatever its environment, since all of them find the product beside the tests.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
@@ -21,10 +26,10 @@ from typing import Any, NoReturn
 import pytest
 
 from tests import ROOT
-from tests.mutation.mutants import Mutant, mutants_of, mutated, path_of
+from tests.mutation.mutants import Mutant, changed, mutated, path_of
 
 TRIAL_S = 150.0  # a mutant that takes longer is taken for one that never ends
-TEST_S = 25
+TEST_S, TEST_IN_COPY_S = 25, 60
 OPTIONS = [
     "-o",
     "addopts=",
@@ -65,9 +70,11 @@ class Session:
         return True
 
 
-def run_pytest(paths: list[str], work: Callable[[pytest.Session, Outcome], None], basetemp: Path) -> int:
+def run_pytest(
+    paths: list[str], work: Callable[[pytest.Session, Outcome], None], basetemp: Path, test_s: float = TEST_S
+) -> int:
     os.chdir(ROOT)
-    options = [*OPTIONS, "-m", "not cluster", "--timeout", str(TEST_S), "--basetemp", str(basetemp)]
+    options = [*OPTIONS, "-m", "not cluster", "--timeout", str(test_s), "--basetemp", str(basetemp)]
     return int(pytest.main([*options, *paths], plugins=[Session(work)]))
 
 
@@ -135,17 +142,44 @@ def loading(module: str, number: int) -> Iterator[None]:
         importlib.machinery.SourceFileLoader.get_code = real  # type: ignore[method-assign]
 
 
+def in_copy(mutant: Mutant, tests: Sequence[str]) -> str:
+    """Return what becomes of it where every process of these tests runs the mutant: as `Trials.outcome_of`."""
+
+    def work(told: int, directory: Path) -> None:
+        tree = directory / "tree"
+        shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".*", "build"))
+        file = tree / path_of(mutant.module).relative_to(ROOT)
+        file.write_text(changed(file.read_text(encoding="utf-8"), mutant.number), encoding="utf-8")
+        os.chdir(tree)
+        os.environ["PYTHONPATH"] = str(tree)
+        _become_alone({"tests": tests, "test_s": TEST_IN_COPY_S, "fd": told}, directory)
+
+    return in_child(work)
+
+
+def _become_alone(task: dict[str, Any], directory: Path) -> NoReturn:
+    (directory / "task.json").write_text(json.dumps(task | {"basetemp": str(directory / "t")}))
+    command = [sys.executable, "-m", "tests.mutation", "--alone", str(directory / "task.json")]
+    os.execv(sys.executable, command)
+
+
 def alone(task: dict[str, Any]) -> None:
-    """Play the tests of a task in this new process, and write to its file descriptor what became of the mutant."""
+    """Play the tests of a task in this new process, and write to its file descriptor what became of the mutant.
+
+    A test is named without its parameters, or with those that it is played with; or all of a file are.
+    """
 
     def work(session: pytest.Session, outcome: Outcome) -> None:
-        items = {item.nodeid: item for item in session.items}
-        tell(task["fd"], play([items[test] for test in task["tests"] if test in items], outcome))
+        session.items[:] = [item for test in task["tests"] for item in session.items if _is_of(item, test)]
+        tell(task["fd"], play(session.items, outcome))
 
     files = sorted({test.partition("::")[0] for test in task["tests"]})
-    number = next(mutant.number for mutant in mutants_of(task["module"]) if mutant.key == task["key"])
-    with loading(task["module"], number):
-        run_pytest(files, work, Path(task["basetemp"]))
+    with loading(task["module"], task["number"]) if "module" in task else contextlib.nullcontext():
+        run_pytest(files, work, Path(task["basetemp"]), task["test_s"])
+
+
+def _is_of(item: pytest.Item, test: str) -> bool:
+    return item.nodeid == test or item.nodeid.startswith((f"{test}::", f"{test}["))
 
 
 def tell(fd: int, words: str) -> NoReturn:
@@ -227,10 +261,8 @@ class Trials:
             self._own_directory(directory)
             if mutant.owner and put_in(mutant, self.functions):
                 tell(told, play([self.items[test] for test in tests], self.outcome))
-            task = {"module": mutant.module, "key": mutant.key, "tests": tests, "fd": told}
-            (directory / "task.json").write_text(json.dumps(task | {"basetemp": str(directory / "t")}))
-            command = [sys.executable, "-m", "tests.mutation", "--alone", str(directory / "task.json")]
-            os.execv(sys.executable, command)
+            task = {"module": mutant.module, "number": mutant.number, "tests": tests, "test_s": TEST_S, "fd": told}
+            _become_alone(task, directory)
 
         return in_child(work) if tests else "survived"
 

@@ -186,6 +186,7 @@ server:/home /home nfs4 rw 0 0
 tmpfs /home/me/local\\040disk tmpfs rw 0 0
 server:/data /data ext4 rw 0 0
 sshfs /data fuse.sshfs rw 0 0
+/dev/sda2 / ext4 rw 0 0
 """
 
 

@@ -25,9 +25,11 @@ from orchestrator.promise.lease.changes import Intent
 from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose, SliceName
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.system import open_files
 from orchestrator.text.redaction import Redactor
 from tests import ROOT
 from tests.cli_fixture import kill_all
+from tests.disk import files_in_use
 from tests.fakes.leases import lease_on
 from tests.forked import Child
 from tests.simulation.model.bench import driven
@@ -279,7 +281,7 @@ while [ "$1" != "--" ]; do shift; done; shift
 exec "$@"
 """
 SCOPE_THAT_FAILS = '#!/bin/sh\necho "Failed to connect to bus" >&2\nexit 1\n'
-SCOPE_THAT_HANGS = "#!/bin/sh\nexec sleep 60\n"
+SCOPE_THAT_HANGS = "#!/bin/sh\nexec /bin/sleep 60\n"
 
 
 @pytest.fixture(autouse=True)
@@ -304,7 +306,7 @@ def user_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (runtime / "systemd" / "private").touch()
     programs.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "asked"))
     return programs
 
@@ -383,12 +385,59 @@ def test_a_process_that_lives_on_can_wake_it(state: Path) -> None:
     until_gone(state)
 
 
-def test_it_watches_as_long_as_its_process_lives(state: Path) -> None:
-    pid = guardian.start_guardian(state).pid
-    process = psutil.Process(pid)
-    assert process.is_running() and [each.pid for each in guardians(state)] == [pid]
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[Any]]:
+    """Those that are started: nothing else asks for their exit codes."""
+    found: list[subprocess.Popen[Any]] = []
+
+    class Kept(subprocess.Popen):
+        def __init__(self, *words: Any, **more: Any) -> None:
+            super().__init__(*words, **more)
+            found.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Kept)
+    return found
+
+
+def test_it_watches_as_long_as_its_process_lives(state: Path, processes: list[subprocess.Popen[Any]]) -> None:
+    files = files_in_use()
+    started = guardian.start_guardian(state)
+    assert open_files.in_use() == files + 1, "its process has the end of one pipe, and nothing else of it"
+    pid = started.pid
+    assert [each.pid for each in guardians(state)] == [pid]
     assert os.getsid(pid) == pid, "a terminal that closes does not take it along"
-    process.kill()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)  # nor do signals to all processes of a terminal
+    started.close()
+    assert processes[0].wait(HANG_S) == 0
+
+
+def test_it_tells_once_that_it_is_ready_and_begins_anew_after_a_bug(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slept: list[float] = []
+    driven_in: list[Path] = []
+
+    def drive(program: Any, world: GuardianWorld) -> None:
+        program.close()
+        driven_in.append(world.directory)
+        if len(driven_in) == 1:
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(loop, "drive", drive)
+    monkeypatch.setattr(guardian.time, "sleep", slept.append)
+    monkeypatch.setattr(guardian.signal, "signal", lambda number, handler: None)
+    (watched, end), (told, ready) = os.pipe(), os.pipe()
+    monkeypatch.setattr(sys, "argv", ["guardian", str(state), str(watched), str(ready)])
+    os.close(end)
+    os.set_blocking(told, False)
+    guardian.main()
+    assert driven_in == [state, state]
+    assert slept == [loop.POLL_S], "it is no loop that keeps the machine busy"
+    assert "ZeroDivisionError: a bug" in capfd.readouterr().err
+    assert (os.read(told, 9), os.read(told, 9)) == (b"!", b"")
+    os.close(watched)
+    os.close(told)
 
 
 def test_what_waits_has_imported_neither_the_ledger_nor_what_it_stands_on(state: Path) -> None:
@@ -407,6 +456,17 @@ def test_under_a_user_manager_it_starts_in_a_scope_of_its_own(state: Path, user_
     assert asked.startswith("--user --scope --quiet --collect ")
     until_gone(state)  # the pipe reached it through systemd-run
     assert (state / "guardian.log").read_text() == ""
+
+
+def test_in_a_scope_it_is_the_only_one(
+    state: Path, user_manager: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[Any]]
+) -> None:
+    program(user_manager, SCOPE_THAT_WORKS)
+    monkeypatch.setattr(guardian, "SCOPE_TIMEOUT_S", HANG_S)
+    started = guardian.start_guardian(state)
+    assert [each.pid for each in guardians(state)] == [started.pid]
+    started.close()
+    assert processes[0].wait(HANG_S) == 0
 
 
 @pytest.mark.parametrize("text", [SCOPE_THAT_FAILS, SCOPE_THAT_HANGS, "not a program"])
@@ -435,10 +495,16 @@ def test_a_directory_that_cannot_be_written_means_that_it_is_not_armed(state: Pa
     assert guardians(state) == []
 
 
-def test_a_guardian_that_dies_before_it_watches_is_not_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(guardian.GuardianNotStarted, match="did not start"):
+@pytest.mark.parametrize(("executable", "why"), [("/bin/false", "did not start"), ("/none", "cannot be started")])
+def test_a_guardian_that_dies_before_it_watches_is_not_armed_and_leaves_nothing(
+    state: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[Any]], executable: str, why: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    files = files_in_use()
+    with pytest.raises(guardian.GuardianNotStarted, match=why):
         guardian.start_guardian(state)
+    assert open_files.in_use() == files
+    assert all(each.returncode is not None for each in processes), "none that has ended is left as a zombie"
 
 
 # -- CI ----------------------------------------------------------------------------------------------------------------
@@ -472,16 +538,60 @@ def test_it_finds_the_files_that_variables_name_from_its_own_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert guardian._environment({"KUBECONFIG": "team.yaml"}) == {"KUBECONFIG": str(tmp_path / "team.yaml")}
+    said = {"KUBECONFIG": "team.yaml:~/mine::/etc/kube", "TPUJOB_TOKEN_FILE": "one:file", "HOME": "here"}
+    there = f"{tmp_path}/team.yaml:~/mine::/etc/kube", f"{tmp_path}/one:file", "here"
+    assert guardian._environment(said) == dict(zip(said, there, strict=True))
+
+
+def test_from_a_directory_that_is_deleted_it_gets_the_variables_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert guardian._environment({"KUBECONFIG": "team.yaml"}) == {"KUBECONFIG": "team.yaml"}
 
 
 # -- crash points ------------------------------------------------------------------------------------------------------
 
+STAGES = ["armed", "woke", "armed", "woke"]
 
-def test_a_guardian_can_be_killed_as_soon_as_it_is_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(guardian.CRASH_AT, "armed:1")
-    guardian.start_guardian(state)  # we live on, so an unharmed one would too
-    until_gone(state)
+
+@pytest.mark.parametrize("crash_at", ["armed:1", "woke:1", "before_recovery:1"])
+@pytest.mark.parametrize("owes", [False, True])
+def test_what_it_comes_past_depends_on_what_its_process_has_left(
+    state: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[Any]], crash_at: str, owes: bool
+) -> None:
+    """A crash point says that it came there."""
+    if owes:
+        ledger = Ledger(state / "ledger.sqlite3")
+        ledger.record(Intent(lease(state=LeaseState.INTENT)))
+        ledger.close()
+    monkeypatch.setenv(guardian.CRASH_AT, crash_at)
+    guardian.start_guardian(state).close()
+    assert processes[0].wait(HANG_S) == (0 if crash_at == "before_recovery:1" and not owes else -signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("crash_at", "reached"), [
+    ("armed:1", []), ("woke:1", ["armed"]), ("woke", ["armed"]), ("armed:2", ["armed", "woke"]), ("locked:1", STAGES),
+    ("woke:3", STAGES), ("", STAGES),
+])  # fmt: skip
+def test_it_is_killed_at_the_point_that_a_test_names(tmp_path: Path, crash_at: str, reached: list[str]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            crash_point = guardian.CrashPoint(crash_at)
+            for name in STAGES:
+                crash_point(name)
+                with (tmp_path / "reached").open("a") as file:
+                    file.write(f"{name}\n")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    (tmp_path / "reached").touch()
+    assert (tmp_path / "reached").read_text().split() == reached
+    assert code == (0 if reached == STAGES else -signal.SIGKILL)
 
 
 def test_every_crash_point_that_is_registered_is_in_the_source_and_no_other_one() -> None:

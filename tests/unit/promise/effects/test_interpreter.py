@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from orchestrator.errors import CloudUnavailable, Interrupted
+from orchestrator.promise.effects import interpreter as interpreters
 from orchestrator.promise.effects.base import (
     Effect,
     MaskSignals,
@@ -28,8 +29,8 @@ from orchestrator.promise.effects.base import (
     World,
 )
 from orchestrator.promise.effects.cloud import Create, LapsesAfter, OwnCreate, RevokeLogin
-from orchestrator.promise.effects.interpreter import Abandoned, Interpreter
-from orchestrator.promise.lease.changes import Began, RunCanceled
+from orchestrator.promise.effects.interpreter import CRASH_AT, Abandoned, Interpreter, signals_to
+from orchestrator.promise.lease.changes import Began, Intent, ReleaseBegan, RunCanceled
 from orchestrator.promise.lease.cloud_api import NO_CLOUD, Operation
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.file import LedgerUnavailable
@@ -180,12 +181,12 @@ def test_a_create_call_that_could_not_leave_in_time_does_not_leave(now: float, l
 def test_a_program_hears_that_it_stood_still_while_it_waited(
     interpreter: Interpreter, seconds: float, slept_s: float, told: str | None
 ) -> None:
-    clocks = SimpleNamespace(boot_s=lambda: 1000.0, slept_s=lambda: 70.0)
+    clocks = SimpleNamespace(boot_s=lambda: 9000.0, slept_s=lambda: 5000.0)
     interpreter.clock = clocks  # type: ignore[assignment]
 
     async def program() -> Any:
         before = await StoodStill()
-        clocks.boot_s, clocks.slept_s = lambda: 1000.0 + seconds, lambda: 70.0 + slept_s
+        clocks.boot_s, clocks.slept_s = lambda: 9000.0 + seconds, lambda: 5000.0 + slept_s
         await Sleep(0.0)
         return before, await StoodStill()
 
@@ -195,6 +196,30 @@ def test_a_program_hears_that_it_stood_still_while_it_waited(
     assert interpreter.run(program())[0] is None, "what was before a program is not of it"
 
 
+def test_a_call_that_takes_long_is_no_standstill(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreters, "HEARD_WITHIN_S", 0.001)
+    looks, looked = iter(range(100_000)), threading.Event()
+
+    def boot_s() -> float:
+        """Of a machine on which all but STANDSTILL_S passes between two looks."""
+        number = next(looks)
+        if number == 10:
+            looked.set()
+        return number * (interpreters.STANDSTILL_S - 1)
+
+    interpreter.clock = SimpleNamespace(boot_s=boot_s, slept_s=lambda: 0.0)  # type: ignore[assignment]
+
+    @dataclass(frozen=True)
+    class Slow(Effect[bool]):
+        def perform(self, world: World) -> bool:
+            return looked.wait(HANG_S)
+
+    async def program() -> Any:
+        return await Slow(), await StoodStill()
+
+    assert interpreter.run(program()) == (True, None)
+
+
 def test_a_signal_ends_a_call_that_hangs(interpreter: Interpreter) -> None:
     let_go, began = threading.Event(), threading.Event()
     threading.Thread(target=lambda: (began.wait(HANG_S), os.kill(os.getpid(), signal.SIGINT))).start()
@@ -202,17 +227,31 @@ def test_a_signal_ends_a_call_that_hangs(interpreter: Interpreter) -> None:
     assert interpreter.world.told == ["stop Ctrl-C: stopping; what this command owes is released first"]  # type: ignore[attr-defined]
 
 
-def test_a_wait_ends_when_another_process_has_ended_what_it_waits_for(interpreter: Interpreter, tmp_path: Path) -> None:
-    run = RunRecord("r1", "job", "job.yaml", "emulated", 1.0, str(tmp_path))
+LEASE, _ = lease_and_request()
+RUN = RunRecord("r1", "job", "job.yaml", "emulated", 1.0, "runs/r1")
+WAITED_FOR = [
+    ({"attempt_id": "r1-1"}, Began(RUN, Attempt("r1-1", "r1")), RunCanceled("r1", 2.0, "tpujob cancel")),
+    ({"lease_id": LEASE.id}, Intent(LEASE), ReleaseBegan(LEASE.id, 2.0, "tpujob down")),
+]
+
+
+@pytest.mark.parametrize(("waits", "begin", "end"), WAITED_FOR, ids=["attempt", "lease"])
+def test_a_wait_ends_when_another_process_has_ended_what_it_waits_for_and_not_before(
+    interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, waits: dict[str, Any], begin: Any, end: Any
+) -> None:
+    monkeypatch.setattr(interpreters, "LOOK_S", 0.001)
     ledger = interpreter.world.ledger
-    ledger.record(Began(run, Attempt("r1-1", "r1")))
+    ledger.record(begin)
 
-    async def program() -> str:
-        await Sleep(10 * HANG_S, attempt_id="r1-1")
-        return "woke"
+    async def program() -> float:
+        before = time.monotonic()
+        await Sleep(0.02, **waits)
+        slept_s = time.monotonic() - before
+        threading.Timer(0.02, lambda: ledger.record(end)).start()
+        await Sleep(10 * HANG_S, **waits)
+        return slept_s
 
-    threading.Timer(0.1, lambda: ledger.record(RunCanceled("r1", 2.0, "tpujob cancel"))).start()
-    assert interpreter.run(program()) == "woke"
+    assert interpreter.run(program()) >= 0.02
 
 
 @pytest.mark.parametrize(("attempt", "lease", "over"), [
@@ -407,6 +446,14 @@ def test_a_handler_that_python_did_not_install_stays(interpreter: Interpreter, m
     assert signal.SIGTERM in installed and signal.SIGHUP not in installed
 
 
+def test_signals_are_passed_on_within_a_block_and_the_handlers_of_before_are_back_after_it() -> None:
+    heard: list[int] = []
+    before = handlers()
+    with signals_to(heard.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert heard == [signal.SIGTERM] and handlers() == before
+
+
 # -- forks -------------------------------------------------------------------------------------------------------------
 
 
@@ -437,22 +484,31 @@ def test_a_signal_that_reaches_a_child_before_its_handlers_are_restored_is_not_l
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_child_that_was_forked_while_a_program_ran(interpreter: Interpreter, number: int) -> None:
-    """With its parent's handlers it would be deaf: `Process.terminate` of a DataLoader's worker would wait for ever."""
+    """With its parent's handlers it would be deaf: `Process.terminate` of a DataLoader's worker would wait for ever.
+
+    So it would be after a program of its own, if it took its parent's for one that goes on.
+    """
 
     @dataclass(frozen=True)
     class ForkInThread(Effect[Child]):
         def perform(self, world: World) -> Child:
             return Child(lambda: "alive")
 
+    async def of_the_child() -> str:
+        await Answer(1)
+        return "alive"
+
     @dataclass(frozen=True)
     class ForkHere(Effect[Child]):
         slow: ClassVar[bool] = False
+        do: Callable[[], object]
 
         def perform(self, world: World) -> Child:
-            return Child(lambda: "alive")
+            return Child(self.do)
 
-    async def program() -> tuple[Child, Child]:
-        return await ForkInThread(), await ForkHere()
+    async def program() -> list[Child]:
+        ways = (lambda: "alive", lambda: Interpreter(a_world()).run(of_the_child()))
+        return [await ForkInThread(), *[await ForkHere(do) for do in ways]]
 
     for child in interpreter.run(program()):
         with child:
@@ -491,3 +547,72 @@ def test_a_child_does_not_go_on_with_the_program_of_its_parent(interpreter: Inte
     assert os.read(news, 1000) == b"a forked child does not go on with the program of its parent []"
     os.close(news)
     os.close(tell)
+
+
+# -- crash points --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Note(Effect[None]):
+    """It is in the file that this was performed."""
+
+    letter: str
+
+    def perform(self, world: World) -> None:
+        with Path("noted").open("a") as file:
+            file.write(self.letter)
+
+
+@dataclass(frozen=True)
+class Leave(Effect[None]):
+    """The process ends in the middle of it."""
+
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> None:
+        os._exit(0)
+
+
+def end_of_a_program(crash_at: str) -> tuple[str, int]:
+    """Return what it noted, and the signal that killed or stopped its process."""
+
+    async def program() -> None:
+        for letter in "abc":
+            await Note(letter)
+            await Answer(1)
+        await Leave()
+
+    Path("noted").touch()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.environ[CRASH_AT] = crash_at
+            Interpreter(a_world()).run(program())
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return Path("noted").read_text(), os.WSTOPSIG(status)
+    return Path("noted").read_text(), -os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.parametrize(("crash_at", "noted", "number"), [
+    ("Note:1:before", "", signal.SIGKILL), ("Note:2:before", "a", signal.SIGKILL), ("Note:2:after", "ab", signal.SIGKILL),
+    ("any:3:before", "a", signal.SIGKILL), ("any:3:after", "ab", signal.SIGKILL), ("Note:3:after:STOP", "abc", signal.SIGSTOP),
+    ("Note:4:before", "abc", 0), ("Sleep:1:before", "abc", 0), ("", "abc", 0),
+])  # fmt: skip
+def test_a_process_is_killed_at_the_effect_that_a_test_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash_at: str, noted: str, number: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert end_of_a_program(crash_at) == (noted, number)
+
+
+def test_a_process_whose_effects_a_test_wants_to_know_names_each_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert end_of_a_program(f"record:{tmp_path / 'effects'}") == ("abc", 0)
+    assert (tmp_path / "effects").read_text().split() == [*["Note", "Answer"] * 3, "Leave"]

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +17,17 @@ import pytest
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.vms.reach import Reach
 from orchestrator.promise.effects import world as worlds
+from orchestrator.promise.effects.base import Report
 from orchestrator.promise.effects.cloud import DeleteAll
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.effects.world import RealWorld
 from orchestrator.promise.guardian_process import Guardian
 from orchestrator.promise.lease.changes import Intent, ReleaseBegan
 from orchestrator.promise.lease.cloud_api import Operation
-from orchestrator.promise.lease.lease import SliceName
-from orchestrator.system import fork
+from orchestrator.promise.lease.lease import Lease, SliceName
+from orchestrator.promise.ledger.file import LedgerUnavailable
+from orchestrator.system import fork, open_files
+from tests.disk import files_in_use
 from tests.fakes.leases import LedgerInMemory, lease_and_request
 from tests.forked import Child, in_thread
 from tests.waiting import HANG_S, until
@@ -60,11 +64,43 @@ def test_a_question_that_takes_long_keeps_no_owner_from_the_lock(
     slow = os.open(tmp_path / "lease.lock", os.O_RDONLY | os.O_CREAT)
     fcntl.flock(slow, fcntl.LOCK_SH)
     looks = iter(range(1000))
-    monkeypatch.setattr(
-        "orchestrator.promise.effects.locks.time.sleep", lambda _: os.close(slow) if next(looks) == 999 else None
-    )
+
+    def sleep(_: float) -> None:
+        if next(looks) == 999:
+            os.close(slow)
+            assert another.lock("lease"), "who waits for the end of the question holds nothing meanwhile"
+            another.unlock("lease")
+
+    another = FileLocks(tmp_path)
+    monkeypatch.setattr("orchestrator.promise.effects.locks.time.sleep", sleep)
     assert locks.lock("lease")
     assert FileLocks(tmp_path).is_locked("lease") and not FileLocks(tmp_path).lock("lease")
+
+
+def test_a_disk_that_gives_no_answer_for_a_moment_keeps_nobody_from_the_lock(
+    locks: FileLocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, unknown = BlockingIOError(errno.EAGAIN, "shared"), OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=[shared, unknown, None, None]))
+    assert locks.lock("lease")
+
+
+def test_the_files_are_for_this_user_only_whatever_the_umask(locks: FileLocks) -> None:
+    before = os.umask(0)
+    try:
+        assert locks.lock("lease")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (locks.directory, locks.directory / "lease.lock")]
+    assert modes == [0o700, 0o600]
+
+
+def test_neither_a_refusal_nor_a_check_leaves_a_file_open(locks: FileLocks, others: FileLocks) -> None:
+    assert locks.lock("lease")
+    before = files_in_use()
+    assert not others.lock("lease")
+    locks.check()
+    assert open_files.in_use() == before
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
@@ -92,6 +128,8 @@ def test_a_thread_that_ended_without_unlocking_holds_nothing(locks: FileLocks) -
     assert in_thread(lambda: locks.lock("lease"))
     assert not locks.is_locked("lease")
     assert locks.lock("lease") and locks.is_held("lease")
+    assert in_thread(lambda: locks.lock("another"))
+    assert locks.lock("another"), "also for who does not ask before"
 
 
 def test_of_two_threads_that_ask_at_once_one_gets_the_lock(locks: FileLocks) -> None:
@@ -259,8 +297,11 @@ def test_each_answer_or_error_is_in_the_place_of_its_name() -> None:
         CloudUnavailable("503"),
     )
     answers: dict[str, Any] = {"zone-a": accepted, "zone-b": silent, "zone-c": None}
+    answered = threading.Event()
+    threading.Timer(0.02, answered.set).start()
 
     def delete(name: SliceName) -> Operation | None:
+        answered.wait(HANG_S)
         answer = answers[name.zone]
         if isinstance(answer, CloudUnavailable):
             raise answer
@@ -287,8 +328,11 @@ class Things:
     def __init__(self) -> None:
         self.ends = 0
         self.ended = threading.Event()
+        self.deadline_s = 0.0
 
-    def connect(self, deadline_s: float, on_wait: Callable[[str], None]) -> None: ...
+    def connect(self, deadline_s: float, on_wait: Callable[[str], None]) -> None:
+        self.deadline_s = deadline_s
+        on_wait("worker 1 boots")
 
     def cancel(self) -> None:
         self.ends += 1
@@ -304,7 +348,12 @@ def started() -> list[Guardian]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
+def told() -> list[Report]:
+    return []
+
+
+@pytest.fixture
+def world(tmp_path: Path, started: list[Guardian], told: list[Report]) -> RealWorld:
     opened: Any = Things
 
     def start() -> Guardian:
@@ -314,7 +363,7 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
     clocks: Any = None
     return RealWorld(
         kind="emulated", clocks=clocks, ledger=LedgerInMemory(), locks=FileLocks(tmp_path / "locks"),
-        report=lambda told: None, start_guardian=start, open_cloud=opened,
+        report=told.append, start_guardian=start, open_cloud=opened,
         reach=Reach(lambda: None, lambda lease_id: tmp_path),
         channel="ssh",
     )  # fmt: skip
@@ -342,6 +391,27 @@ def test_a_guardian_is_started_once_and_again_in_a_forked_child(world: RealWorld
     assert world.arm() and len(started) == 1
 
 
+def test_whoever_wants_no_guardian_gets_none(world: RealWorld) -> None:
+    world.start_guardian = None
+    assert world.arm() is False
+
+
+def test_the_time_is_that_of_its_own_cloud_unless_another_one_is_named(world: RealWorld) -> None:
+    said: list[object] = []
+    clocks: Any = SimpleNamespace(now={"emulated": 1.0, "google": 2.0}.get, is_certain={"emulated": "quite"}.get)
+    clocks.synchronize = lambda *words: said.append(words)
+    world.clocks = clocks
+    assert (world.now(), world.now("google"), world.is_time_certain()) == (1.0, 2.0, "quite")
+    world.set_server_time(5.0, 4.0)
+    assert said == [("emulated", 5.0, 4.0)]
+
+
+def test_workers_are_waited_for_and_the_user_hears_of_it(world: RealWorld, fleet: Things, told: list[Report]) -> None:
+    assert world.connect(LEASE, (), 7.0) is fleet and fleet.deadline_s == 7.0
+    assert told == [Report("connect", "worker 1 boots", passing=True)]
+    world.close()
+
+
 def test_the_end_of_its_work_disconnects_the_workers_and_wakes_the_guardian(
     world: RealWorld, fleet: Things, started: list[Guardian]
 ) -> None:
@@ -356,8 +426,17 @@ def test_the_workers_are_disconnected_once_another_process_releases_their_slice(
 ) -> None:
     monkeypatch.setattr(worlds, "LOOK_S", 0.01)
     world.ledger.record(Intent(LEASE))
+    locked, known = threading.Event(), world.ledger.lease
+
+    def lease(identity: str) -> Lease:
+        if locked.is_set():
+            return known(identity)
+        locked.set()
+        raise LedgerUnavailable("the ledger is locked")
+
+    monkeypatch.setattr(world.ledger, "lease", lease)
     world.connect(LEASE, (), 1.0)
-    assert fleet.ends == 0
+    assert locked.wait(HANG_S) and fleet.ends == 0, "it is asked again"
     world.ledger.record(ReleaseBegan(LEASE.id, 1.0, "tpujob cancel"))
     assert fleet.ended.wait(HANG_S) and fleet.ends == 1
 

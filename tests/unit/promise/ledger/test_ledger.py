@@ -101,8 +101,9 @@ def test_a_first_command_waits_for_another_one_that_makes_the_file(
 
 def test_a_damaged_file_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite3").write_bytes(b"not a database, not at all" * 100)
-    with pytest.raises(LedgerUnavailable, match="cannot be used"):
+    with pytest.raises(LedgerUnavailable, match="cannot be used") as said:
         Ledger(tmp_path / "ledger.sqlite3")
+    assert said.value.exit_code == 70
 
 
 def test_a_ledger_that_another_process_keeps_locked_is_reported_not_waited_for_forever(

@@ -1,5 +1,6 @@
 """A ledger that others use, too: both sides of a fork, older versions of tpujob, and newer ones."""
 
+import gc
 import os
 import resource
 import shutil
@@ -10,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,9 @@ from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.promise.ledger.rows import GcRun, SweepRecord
+from orchestrator.system import open_files
 from tests import ROOT
+from tests.disk import files_in_use
 from tests.fakes.leases import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute, lease_and_request
 from tests.forked import Child
 from tests.waiting import HANG_S
@@ -85,6 +88,8 @@ def test_a_real_ledger_of_schema_11_says_all_that_it_said(old: Path) -> None:
 @pytest.mark.parametrize("version", [10, 9, 8, 7, 6, 1])
 def test_a_ledger_older_than_that_says_what_may_be_billed_and_its_slices_can_be_ended(old: Path, version: int) -> None:
     as_of_11 = Ledger(old)
+    ran = GcRun(1.0, "google", "acme", "local", True, 0, 0)
+    as_of_11.record_gc(ran)
     known = {lease.id: (lease.name, lease.deadline, lease.state) for lease in as_of_11.leases()}
     as_of_11.close()
     as_of(old, version)
@@ -95,7 +100,8 @@ def test_a_ledger_older_than_that_says_what_may_be_billed_and_its_slices_can_be_
     ledger.record(ReleaseBegan(lease.id, 2e9, "tpujob down"), Gone(lease.id, 2e9, "proof"))
     run = RunRecord("aaaaaaaaaa", "mnist", "mnist.yaml", "emulated", 2e9, "runs/x")
     ledger.record(Began(run, Attempt("aaaaaaaaaa-1", run.id)))
-    assert ledger.open_leases() == [] and ledger.runs()[0][0] == run and ledger.gc_runs("emulated") == []
+    assert ledger.open_leases() == [] and ledger.runs()[0][0] == run
+    assert (ledger.gc_runs("google"), ledger.gc_runs("emulated")) == ([ran] if version > 1 else [], [])
 
 
 def test_tables_only_ever_gain_columns_with_defaults_so_that_each_version_reads_the_leases_of_all_others(
@@ -180,6 +186,87 @@ def test_on_a_disk_that_is_full_an_older_ledger_is_read_and_stays_as_it_is(old: 
             assert dump(path) in (before, forward) and nodes(path) == [OPEN] and dump(path) == forward
     assert all(OPEN in each for each in said), said
     assert said[0] != str([OPEN]) == said[-1], said
+
+
+@contextmanager
+def refusing(start: str, code: int) -> Iterator[None]:
+    """The first statement that starts with this fails with this error of SQLite's; a transaction around it stays open."""
+
+    class Refusing(sqlite3.Connection):
+        left = 1
+
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql.startswith(start) and Refusing.left:
+                Refusing.left -= 1
+                error = sqlite3.OperationalError("refused")
+                error.sqlite_errorcode = code
+                raise error
+            return super().execute(sql, *values)
+
+    with patch.object(sqlite3, "connect", partial(sqlite3.connect, factory=Refusing)):
+        yield
+
+
+@pytest.mark.parametrize("version", [8, 1])
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE])
+def test_a_ledger_that_cannot_be_brought_forward_is_read_from_a_copy_that_takes_nothing(
+    old: Path, version: int, code: int
+) -> None:
+    Ledger(old).close()
+    as_of(old, version)
+    before, files = dump(old), files_in_use()
+    with refusing("insert into written", code):
+        ledger = Ledger(old)
+    assert open_files.in_use() == files
+    assert [lease.name.node for lease in ledger.open_leases()] == [OPEN]
+    with pytest.raises(LedgerUnavailable, match="readonly"):
+        ledger.check_writable()
+    ledger.close()
+    assert dump(old) == before
+
+
+@pytest.mark.parametrize(("there", "code"), [(False, sqlite3.SQLITE_FULL), (True, sqlite3.SQLITE_BUSY)])
+def test_a_new_ledger_on_a_full_disk_is_refused_and_so_is_one_that_another_process_changes(
+    old: Path, there: bool, code: int
+) -> None:
+    if not there:
+        old.unlink()
+    files = files_in_use()
+    with refusing("insert into written", code), pytest.raises(LedgerUnavailable) as kept:
+        Ledger(old)
+    assert (kept.value.exit_code, open_files.in_use()) == (70, files)
+
+
+@pytest.mark.parametrize(("code", "log", "read"), [
+    (sqlite3.SQLITE_READONLY_DIRECTORY, None, True), (sqlite3.SQLITE_CANTOPEN, b"", True),
+    (sqlite3.SQLITE_CANTOPEN, b"the last commits", False), (sqlite3.SQLITE_CORRUPT, None, False),
+])  # fmt: skip
+def test_a_ledger_beside_which_no_file_can_be_made_is_read_if_it_lacks_no_commit(
+    old: Path, code: int, log: bytes | None, read: bool
+) -> None:
+    if log is not None:
+        old.with_name(f"{old.name}-wal").write_bytes(log)
+    files = files_in_use()
+    with refusing("pragma journal_mode", code):
+        if read:
+            assert nodes(old) == [OPEN]
+        else:
+            with pytest.raises(LedgerUnavailable) as kept:
+                Ledger(old)
+            assert kept.value.exit_code == 70
+    assert open_files.in_use() == files
+
+
+def test_a_ledger_that_nobody_refers_to_any_more_is_closed_at_once(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        files = files_in_use()
+        ledger = Ledger(tmp_path / "ledger.sqlite3")
+        assert ledger.leases() == [] and open_files.in_use() > files
+        del ledger
+        assert open_files.in_use() == files
+    finally:
+        gc.enable()
 
 
 def test_a_newer_ledger_is_read_takes_ends_and_refuses_the_rest_with_the_version_to_install(old: Path) -> None:
