@@ -261,6 +261,7 @@ def test_a_create_that_succeeded_has_settled_once_its_slice_was_seen() -> None:
 def test_a_create_call_of_this_process_settles_after_its_own_end_however_long_it_stood_still() -> None:
     late = 10_000.0
     assert settles_at(SENT, (), late, CAN) is None
+    assert settles_at(SENT, (done(1),), 10.0, CAN) is not None, "what was not seen may still be invisible"
     assert settles_at(SENT, (), late, CAN, own_ended_at=inf) == inf
     assert settles_at(SENT, (), late, CAN, own_ended_at=late - 1) == late - 1 + CAN.visible_within_s
     verdict = judge(SENT, Evidence(None, CLEAN, (), own_ended_at=inf), late, CAN)
