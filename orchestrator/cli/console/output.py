@@ -42,6 +42,11 @@ def exit_code(code: int) -> int:
     return NOT_PROVEN if any(client.unproven for client in _clients) else code
 
 
+def open_slices() -> list[str]:
+    """Return the slices that a command leaves in the ledger, as far as it opened and can read it."""
+    return [each for client in _clients for each in client.open_slices]
+
+
 def emit(text: str = "") -> None:
     """Print a line of data on stdout. A reader that left is no error; a full disk is one warning, and the command goes on."""
     console().out(console().fit(text))
