@@ -9,11 +9,17 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from orchestrator.cli.command_table import COMPLETION, LIGHT, load
+from orchestrator.cli.command_table import COMMANDS, COMPLETION, LIGHT, load
 from orchestrator.cli.console.output import console, exit_code, forget_clients, open_slices
 from orchestrator.errors import ConfigError, Interrupted, TpujobError, UserError
+from orchestrator.system.lazy import Later
+
+if TYPE_CHECKING:
+    from orchestrator.cli import typer_app
+else:  # imports typer, 25 ms
+    typer_app = Later("orchestrator.cli.typer_app")
 
 
 def run() -> None:
@@ -69,9 +75,9 @@ def dispatch() -> int:
 def _call() -> int:
     name = " ".join(sys.argv[1:])
     if name in LIGHT and COMPLETION not in os.environ:
-        return load(name)() or 0
-    from orchestrator.cli import typer_app  # imports typer, 25 ms
-
+        function = load(name)
+        console().only_reads = COMMANDS[name].reads
+        return function() or 0
     try:
         typer_app.root()(prog_name=typer_app.PROGRAM)
     except typer_app.ExitCode as end:

@@ -1,6 +1,7 @@
 """The table of commands, the help and the completion: no command is loaded before it is called for."""
 
 import inspect
+import os
 import re
 import shlex
 import subprocess
@@ -226,6 +227,26 @@ def test_a_help_that_cannot_be_written_is_an_error_as_that_of_any_command(word: 
             [sys.executable, "-c", MAIN, word], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 64 and "cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "code"), [
+    ("schema", 64), ("list", 64), ("cost --csv", 64), ("offers --json", 64), ("init --example", 0),
+])  # fmt: skip
+def test_only_a_command_that_is_there_for_its_output_fails_if_that_cannot_be_written(
+    ledger: Ledger, words: str, code: int
+) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == code and done.stderr.count("stdout cannot be written: No space left on device") == 1
+    read, write = os.pipe()
+    os.close(read)  # a reader that left
+    left = subprocess.run(
+        [sys.executable, "-c", MAIN, *words.split()], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (left.returncode, left.stderr) == (0, b"")
 
 
 @pytest.fixture
