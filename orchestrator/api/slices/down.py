@@ -135,9 +135,21 @@ def search(session: Session, name: str | None, *, everything: bool) -> tuple[lis
     alive = [f"{lease.handle} ({lease.name.node})" for lease in session.open_leases()]
     alive += [f"{view.name.node} ({_owner_text(session, view)})" for view in unknown]
     if name is not None and name not in {lease.handle for lease in session.ledger.leases()}:
-        listed = f"alive: {', '.join(alive) or 'nothing is'}"
+        _refuse_others(asked, name)
+        listed = f"alive: {', '.join(alive)}" if alive else "no slice of tpujob is alive"
         raise UserError(f"no slice was ever named {name!r} here, and the API shows none", hint=listed)
     return [], tuple(alive)
+
+
+def _refuse_others(asked: ProjectInventory, name: str) -> None:
+    """Raise UserError if a node of this name lacks a mark of tpujob: it is another program's, or a person's."""
+    marked = [asked.views[key] for key in asked.doubtful]
+    for view in (*marked, *asked.others.values()):
+        if view.name.node == name:
+            raise UserError(
+                f"{name} exists in {view.name.zone} ({view.native_state}), but is not tpujob's, so it is not deleted",
+                hint=f"if it is yours: {traits.by_hand(asked.cloud).delete_command(view.name)}",
+            )
 
 
 def _matches(session: Session, view: SliceView, name: str | None) -> bool:

@@ -258,6 +258,15 @@ def test_a_slice_that_is_alive_although_the_ledger_has_closed_it_ends_down_with_
     assert f"alive: {lease.name.node} (READY, though this machine's ledger has closed it)" in other.stderr
 
 
+@pytest.mark.parametrize("node", ["t1", "tpujob-bare"])
+def test_down_says_of_a_node_that_is_not_tpujobs_that_it_exists_and_how_to_delete_it(tpujob: Tpujob, node: str) -> None:
+    make(tpujob, node)
+    done = tpujob("down", node)
+    assert done.returncode == 64 and "exists in " in done.stderr and "but is not tpujob's" in done.stderr, done.text
+    assert f"tpu-vm delete {node} --zone=" in done.stderr and len(tpujob.alive()) == 1
+    assert "hint: no slice of tpujob is alive" in tpujob("down", "t2").stderr
+
+
 def test_down_deletes_no_slice_of_another_user_by_a_name_that_others_may_use_too(tpujob: Tpujob) -> None:
     put_node(tpujob, OTHER, name="exp")
     done = tpujob("down", "exp")
