@@ -201,11 +201,11 @@ def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.Payload
     hint = f"`tpujob logs {run} --worker {worker}` prints what worker{worker} wrote"
     if first.disk_full:
         hint = f"the disk of worker{worker} is full; {hint}"
-    elif rc in CODES:
-        hint = f"{CODES[rc]}; {hint}"
     if rc is None:
         lost_by = first.detail or "its supervisor is gone"
         return errors.PayloadFailed(f"{what} on worker{worker} was lost: {lost_by}", hint=hint, workers=ends)
+    if rc in CODES:
+        hint = f"{CODES[rc]}; {hint}"
     where = f"{failed} workers, first on worker{worker}" if failed > 1 else f"worker{worker}"
     return errors.PayloadFailed(f"{what} failed on {where} with code {rc}", rc=rc, hint=hint, workers=ends)
 

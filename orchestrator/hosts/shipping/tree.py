@@ -23,7 +23,7 @@ from orchestrator.vm.files.sensitive import may_hold_secret, secret_by_content, 
 MAX_BYTES = 1 << 30
 MEASURE_ENTRIES = 20_000  # of all that is left out, so many are looked at for their sizes
 NAME_IT = f"name it in {OWN}"
-MAKE_READABLE = f"change its permissions, or {NAME_IT}"
+MAKE_READABLE = f"change its permissions, or name it in {OWN}"
 MAX_REPORTED = 20  # refusals
 MOST_OF_IT = 0.8  # a directory of which one entry is so much is named by that entry
 
