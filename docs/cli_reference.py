@@ -59,7 +59,8 @@ slice, or is the moment of its cancellation. `submit` prints the id of the run o
 EXIT_CODES = {
     "0": "Success. Every slice is proven absent, held on request (`up`, `--keep`), or handed over to a detached run.",
     "1-63": "The job's own exit code (a larger one becomes 63).",
-    "64": "The request is wrong: an option, the job file, the settings, or the API refuses it. Nothing was created.",
+    "64": "The request is wrong: an option, the job file, the settings, or the API refuses it. Nothing was created. Also of a "
+    "command that only reads, when its output can't be written.",
     "65": "An artifact is missing, damaged or refused, or results are still on their slice (`tpujob collect`) or gone with it.",
     "69": "No capacity in any zone that was asked for, a quota is exhausted, or the API does not answer for too long.",
     "70": "A bug in tpujob, or a reply of the API that it does not understand.",
@@ -68,7 +69,8 @@ EXIT_CODES = {
     "75": "**A teardown is not proven, or cannot be ruled out: something may still be billed.** Outranks every other code.",
     "77": "No usable credentials, or a permission is missing.",
     "124": "The job reached `limits.max_duration` or `limits.max_cost` and was stopped.",
-    "128+n": "Interrupted by signal n (130 is Ctrl-C, 143 SIGTERM); what had to be released is proven absent. But 137 "
+    "128+n": "Interrupted by signal n (130 is Ctrl-C, 143 SIGTERM); what had to be released is proven absent. Where nothing "
+    "was begun, a line says so, and names the slices that are left. But 137 "
     "(`kill -9`, out of memory) proves nothing: guardian and watchdog delete the slice, and `tpujob status` shows it.",
 }
 

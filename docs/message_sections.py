@@ -121,7 +121,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "The ledger": ((r"promise/ledger/file|promise/guardian", r""),),
     "The state directory and the settings": (
         (r"settings|gcloud_config|hosts/shipping/store", r""),
-        (r"hosts/fleet/connecting|promise/effects/locks|cli/main", r"ulimit|file locks|working directory"),
+        (r"hosts/fleet/connecting|promise/effects/locks|cli/dispatching", r"ulimit|file locks|working directory"),
         (r"api/session/session", r"keys"),
         (r"places/preparation", r"runs_dir"),
     ),

@@ -42,7 +42,7 @@ The tree, with exit codes; an error without one has that of its parent:
       TeardownUnproven              75
       Interrupted                   128 + the signal
 
-docs/cli.md explains each code; `cli/main.py` ends the process with it.
+docs/cli.md explains each code; `cli/dispatching.py` ends the process with it.
 """
 
 import signal

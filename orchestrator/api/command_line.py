@@ -16,6 +16,7 @@ from orchestrator.api import guarantee, jobs, results, slices
 from orchestrator.api import session as sessions
 from orchestrator.api.client import Client, after_end
 from orchestrator.api.session.arguments import HOLD, Duration
+from orchestrator.errors import TpujobError
 from orchestrator.traits import traits_on
 
 if TYPE_CHECKING:
@@ -59,6 +60,15 @@ class CommandClient(Client):
     def unproven(self) -> bool:
         """Whether a release of this command is not proven: then its exit code is 75."""
         return self._open is not None and bool(self._open.unproven)
+
+    @property
+    def open_slices(self) -> list[str]:
+        """Name, node and state of the slices that the ledger of an open session has not closed."""
+        try:
+            leases = [] if self._open is None else self._open.ledger.open_leases()
+        except TpujobError:
+            return []
+        return [f"{lease.handle} ({lease.name.node}), {lease.state}" for lease in leases]
 
     def announce(self) -> None:
         """Report the cloud, and why it is that one."""

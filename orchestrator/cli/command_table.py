@@ -16,6 +16,7 @@ class Command(NamedTuple):
     summary: str
     examples: tuple[str, ...] = ()
     function: str = ""  # "module:function" below `cli.commands`; empty: both have the name of the command
+    reads: bool = False  # it changes nothing: if its output cannot be written, it fails
     light: bool = False  # called without typer where it has no arguments; it asks nothing
     is_group: bool = False
 
@@ -44,15 +45,15 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob cancel mnist", "tpujob cancel lr-sweep"), "jobs.ending:cancel"),
         "plan": Command("Check a job and show what `run` would do: candidates, prices, the exact request.",
             ("tpujob plan jobs/mnist.yaml", "tpujob plan jobs/mnist.yaml --accelerator v6e-8 --zone any",
-            "tpujob plan jobs/mnist.yaml --json")),
+            "tpujob plan jobs/mnist.yaml --json"), reads=True),
         "export": Command("Print the objects that `run` would submit to a cluster: JobSet, ConfigMap and Secret.",
             ("tpujob export jobs/mnist-gke.yaml --to jobset > mnist.yaml",
-            "tpujob export job.yaml --image us-docker.pkg.dev/p/r/train:1 --queue tpu"), "jobs.plan:export"),
+            "tpujob export job.yaml --image us-docker.pkg.dev/p/r/train:1 --queue tpu"), "jobs.plan:export", reads=True),
         "init": Command("Write a commented job file for a script of this directory.",
             ("tpujob init  # for the only script here", "tpujob init src/train.py",
             "tpujob init --example  # list the examples", "tpujob init --example jax my-jobs")),
         "schema": Command("Print the JSON Schema of the job file, with which editors complete keys and underline mistakes.",
-            ("tpujob schema > job.schema.json",)),
+            ("tpujob schema > job.schema.json",), reads=True),
     },
     "Slices": {
         "up": Command("Bring a TPU slice to READY and hold it.",
@@ -66,7 +67,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "start": Command("Start a stopped slice again.", ("tpujob start", "tpujob start trainer"),
             "slices.up:start"),
         "status": Command("List every slice of tpujob in the project, asked of the API, with its cost so far; and "
-            "what is not proven gone.", ("tpujob status", "tpujob status --json"), light=True),
+            "what is not proven gone.", ("tpujob status", "tpujob status --json"), reads=True, light=True),
         "extend": Command("Move the end of a slice: its deadline, or the end of its hold.",
             ("tpujob extend mnist --by 1h", "tpujob extend trainer --by 30m"), "slices.up:extend"),
         "ssh": Command("Open a shell on a worker, or run one command there or on all workers.",
@@ -82,25 +83,25 @@ GROUPS: dict[str, dict[str, Command]] = {
             "tpujob forward trainer 8080:6006 8888 --worker 1"), "slices.ssh:forward"),
         "ssh-config": Command("Print the line for ~/.ssh/config with which ssh, rsync and editors know the workers "
             "of every slice.", ("tpujob ssh-config --install",
-            "tpujob ssh-config trainer  # the hosts of one slice"), "slices.ssh:ssh_config"),
+            "tpujob ssh-config trainer  # the hosts of one slice"), "slices.ssh:ssh_config", reads=True),
         "offers": Command("List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
             ("tpujob offers", "tpujob offers v5e", "tpujob offers v6e-8 us-east5", "tpujob offers tpu7x --on gke"),
-            light=True),
+            reads=True, light=True),
     },
     "Results": {
         "list": Command("List the runs of this machine, newest first.", ("tpujob list", "tpujob list --json"),
-            "results.list_runs:list_runs", light=True),
+            "results.list_runs:list_runs", reads=True, light=True),
         "show": Command("Show one run: its state and events, how long each part took, what it cost, and its files.",
-            ("tpujob show mnist", "tpujob show mnist --json"), "results.runs:show"),
+            ("tpujob show mnist", "tpujob show mnist --json"), "results.runs:show", reads=True),
         "logs": Command("What the workers of a run wrote, as far as it arrived here.",
             ("tpujob logs  # of the newest run", "tpujob logs -f mnist", "tpujob logs mnist --worker 1",
-            "tpujob logs mnist --worker all")),
+            "tpujob logs mnist --worker all"), reads=True),
         "compare": Command("Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",
             ("tpujob compare mnist-ddp mnist-single", "tpujob compare mnist-ddp mnist-single --markdown"),
-            "results.runs:compare"),
+            "results.runs:compare", reads=True),
         "cost": Command("Show what this machine's slices and runs cost in a month: by job, what idled, what was "
             "lost, what spot saved.", ("tpujob cost", "tpujob cost --month 2026-11 --by accelerator",
-            "tpujob cost --since 30d --by run --csv > costs.csv"), light=True),
+            "tpujob cost --since 30d --by run --csv > costs.csv"), reads=True, light=True),
         "report": Command(
             "Write a page of a run, or of several beside each other: one HTML file that opens offline.",
                 ("tpujob report mnist --open", "tpujob report lr-sweep  # curves and a table of all its runs",
@@ -115,7 +116,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "launchd agent or a cron line.", ("tpujob install-gc",), "guarantee.gc:install_gc"),
         "doctor": Command("Show which layers of the guarantee are live for this machine and project, the open "
             "slices, and their worst case.", ("tpujob doctor", "tpujob doctor train.yaml", "tpujob doctor --via iap",
-            "tpujob doctor --json")),
+            "tpujob doctor --json"), reads=True),
         "forget": Command("Stop asking after a slice whose deletion cannot be proven.", ("tpujob forget trainer",)),
         "drill": Command("Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and "
             "within which bound.", ("tpujob drill", "tpujob drill --only 3")),
@@ -126,14 +127,14 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob emulator up", "tpujob emulator up --grpc", 'eval "$(tpujob emulator up)"'),
             "emulator.daemon:up"),
         "emulator env": Command('Print the environment of the running emulator: eval "$(tpujob emulator env)".',
-            ('eval "$(tpujob emulator env)"', "tpujob emulator env --json"), "emulator.daemon:env"),
+            ('eval "$(tpujob emulator env)"', "tpujob emulator env --json"), "emulator.daemon:env", reads=True),
         "emulator stop": Command("Stop the emulator, with every emulated VM and its processes.",
             ("tpujob emulator stop", "tpujob emulator stop --yes"), "emulator.stop:stop"),
         "emulator status": Command("Show whether the emulator runs, its nodes, and its billing meter.",
-            ("tpujob emulator status", "tpujob emulator status --json"), "emulator.daemon:status", light=True),
+            ("tpujob emulator status", "tpujob emulator status --json"), "emulator.daemon:status", reads=True, light=True),
         "emulator requests": Command("List the newest calls to the emulated API: caller, reply, method, path, and "
             "the faults they met.", ("tpujob emulator requests",
-            "tpujob emulator requests --node tpujob-tcmsq6-x6qn33t5b8 --last 10"), "emulator.behavior:requests"),
+            "tpujob emulator requests --node tpujob-tcmsq6-x6qn33t5b8 --last 10"), "emulator.behavior:requests", reads=True),
         "emulator fault": Command("Add, list and clear faults: what fails, at which calls.", is_group=True),
         "emulator fault add": Command("Add a fault; it stays until it is cleared.",
             ("tpujob emulator fault add status status=429 --on nodes.delete --first 3",
@@ -141,7 +142,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "emulator fault load": Command("Add the faults of a file: all of them, or none if one is invalid.",
             ("tpujob emulator fault load faults.json",), "emulator.behavior:load_faults"),
         "emulator fault list": Command("List the faults, with how many calls each of them matched and spoiled.",
-            ("tpujob emulator fault list",), "emulator.behavior:list_faults"),
+            ("tpujob emulator fault list",), "emulator.behavior:list_faults", reads=True),
         "emulator fault clear": Command("Remove faults: the emulator works again.",
             ("tpujob emulator fault clear", "tpujob emulator fault clear f1 f2"), "emulator.behavior:clear_faults"),
         "emulator preempt": Command("Preempt a node as Google preempts spot capacity: PREEMPTED, still listed, not "
@@ -165,7 +166,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob emulator capacity set us-central1-a/v5litepod-8 none --until 2m",
             "tpujob emulator capacity set '*/*' 16 --tier spot"), "emulator.behavior:set_capacity"),
         "emulator capacity list": Command("List what was set.", ("tpujob emulator capacity list",),
-            "emulator.behavior:list_capacity"),
+            "emulator.behavior:list_capacity", reads=True),
         "emulator capacity clear": Command("Remove every limit: there is enough of everything.",
             ("tpujob emulator capacity clear",), "emulator.behavior:clear_capacity"),
     },

@@ -244,7 +244,7 @@ def _group(full_name: str, callback: Any = lambda: None, completion: bool = Fals
 
 def _command(full_name: str) -> Any:
     app = _typer(add_completion=False)
-    function = _declared(command_table.load(full_name))
+    function = _declared(command_table.load(full_name), reads=COMMANDS[full_name].reads)
     app.command(full_name.rpartition(" ")[2], cls=_Command)(function)
     command: Any = typer.main.get_command(app)
     command.full_name = full_name
@@ -260,10 +260,10 @@ def _with_values(words: list[str], alone: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _declared(function: Callable[..., int | None]) -> Callable[..., None]:
+def _declared(function: Callable[..., int | None], *, reads: bool) -> Callable[..., None]:
     """Return a function for typer: with its declarations in place of ours, and with ExitCode for the code returned.
 
-    A parameter whose type is a dataclass stands for its fields.
+    A parameter whose type is a dataclass stands for its fields. `reads`: see `Command.reads`.
     """
     parameters: list[inspect.Parameter] = []
     parts: dict[str, Any] = {}
@@ -276,6 +276,7 @@ def _declared(function: Callable[..., int | None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**kwargs: Any) -> None:
+        console().only_reads = reads
         for name, part in parts.items():
             kwargs[name] = part(**{each.name: kwargs.pop(each.name) for each in _parameters(part)})
         raise ExitCode(function(**kwargs) or 0)

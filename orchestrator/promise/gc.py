@@ -72,6 +72,7 @@ class Collected:
     claimed: dict[SliceName, Claimed] = field(default_factory=dict)
     doubtful: dict[SliceName, Doubtful] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)  # zone → why
+    hint: str = ""  # what helps against the first of these, if its error says so
 
     @property
     def done(self) -> bool:
@@ -125,7 +126,7 @@ class _Collection(FailuresAsAnswers):
         if zones is None:
             listing = await self._until_answered(ListZones(self.collected.project))
             if isinstance(listing, CloudError):
-                self.collected.incomplete["-"] = f"the project's zones cannot be listed: {listing.message}"
+                self._give_up("-", listing, f"the project's zones cannot be listed: {listing.message}")
                 return
             for place in listing.unreachable:
                 self.collected.incomplete[place] = "unreachable"
@@ -171,7 +172,12 @@ class _Collection(FailuresAsAnswers):
         """Keep the zone for another pass, unless the user has to act first (no permission, no such zone)."""
         self._pending[zone] = why
         if not isinstance(error, CloudUnavailable | UnexpectedReply):
-            self.collected.incomplete[zone] = self._pending.pop(zone)
+            del self._pending[zone]
+            self._give_up(zone, error, why)
+
+    def _give_up(self, zone: str, error: CloudError, why: str) -> None:
+        self.collected.incomplete[zone] = why
+        self.collected.hint = self.collected.hint or error.hint or ""
 
     async def _sort(self, listing: Listing[SliceView]) -> None:
         ended = self.collected.ended

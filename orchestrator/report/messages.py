@@ -77,7 +77,8 @@ def release_outcome(outcome: Outcome) -> str:
         if outcome.collected is not None and outcome.collected.uncollected:
             return f"no: {outcome.lease.name.node} keeps the results until {day_clock(outcome.kept_until)}"
         handle = outcome.lease.handle
-        return f"no: {handle} is kept until {day_clock(outcome.kept_until)}; `tpujob down {handle}` releases it"
+        until = f"{day_clock(outcome.kept_until)}{_or_unused(outcome.lease)}"
+        return f"no: {handle} is kept until {until}; `tpujob down {handle}` releases it"
     if outcome.passed_on and outcome.lease is not None:
         return f"no: {outcome.lease.name.node} goes to the next run"
     if released is None:
@@ -96,7 +97,13 @@ def lease_outcome(lease: Lease) -> str:
         return f"{node} absent (checked {clock(lease.gone_at)})"
     if lease.state is LeaseState.DOWN:
         return f"not by this command: {node} is being deleted, not proven absent yet"
-    return f"no: {lease.handle} ends by {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
+    by = f"{day_clock(lease.ends_at)}{_or_unused(lease)}"
+    return f"no: {lease.handle} ends by {by}; `tpujob down {lease.handle}` releases it"
+
+
+def _or_unused(lease: Lease) -> str:
+    """Return what ends a held slice before its time."""
+    return "" if lease.idle_s is None else f", or once it is unused for {format_duration(lease.idle_s)}"
 
 
 def held_after_failure(lease: Lease, ended_at: float) -> list[str]:

@@ -182,6 +182,16 @@ def _route_out(lease: Lease) -> str:
     return f"the slice has no external address: Cloud NAT gives it a route out ({nat}), or {INDEX_INSIDE}"
 
 
+# What shells say with a code, and what it mostly comes of.
+CODES = {
+    126: "126 says that a file of the command may not be executed",
+    127: "127 says that there is no such command: look at its name, and at what is installed",
+    134: "134 says that it aborted itself (SIGABRT)",
+    137: "137 says that it was killed (SIGKILL), usually because the host ran out of memory",
+    139: "139 says that it crashed (SIGSEGV), mostly in compiled code of a package",
+}
+
+
 def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.PayloadFailed:
     first = status.first_failed
     worker, rc = first.index, first.rc
@@ -194,6 +204,8 @@ def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.Payload
     if rc is None:
         lost_by = first.detail or "its supervisor is gone"
         return errors.PayloadFailed(f"{what} on worker{worker} was lost: {lost_by}", hint=hint, workers=ends)
+    if rc in CODES:
+        hint = f"{CODES[rc]}; {hint}"
     where = f"{failed} workers, first on worker{worker}" if failed > 1 else f"worker{worker}"
     return errors.PayloadFailed(f"{what} failed on {where} with code {rc}", rc=rc, hint=hint, workers=ends)
 

@@ -143,7 +143,7 @@ def test_a_held_slice_says_how_it_is_reached_and_is_not_used_for_a_job_that_says
     job = "name: shy\ntpu: {zone: us-central1-a, accelerator: v5litepod-4}\ncommand: 'true'\n"
     done = tpujob("run", tpujob.job(job))
     words = " ".join(done.stderr.split())
-    assert done.returncode == 0 and "held slice of `tpujob up`, reached by their external addresses; if" in words
+    assert done.returncode == 0 and "held slice of `tpujob up`; its workers are reached by their ext" in words
     tagged = tpujob.job(f"{job}access: {{tags: [ssh]}}\n", "tagged.yaml")
     for chosen, why in ((("--set", "access.via=iap", tpujob.job(job)), "its workers"), ((tagged,), "it was created")):
         done = tpujob("run", *chosen)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.api.session.session import Session
-from orchestrator.cli import main
+from orchestrator.cli import dispatching
 from orchestrator.cli.console.output import console
 from orchestrator.text import names
 from tests.cli_fixture import Said, Tpujob
@@ -295,7 +295,7 @@ def test_wherever_the_machine_refuses_something_it_is_said_and_a_bug_stays_a_bug
         raise error
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(main, "_call", call)
+    monkeypatch.setattr(dispatching, "_call", call)
     console.cache_clear()
-    assert main.dispatch() == (70 if "bug" in why else 64)
+    assert dispatching.dispatch() == (70 if "bug" in why else 64)
     assert why in capfd.readouterr().err

@@ -72,10 +72,7 @@ def _find(session: Session, name: str) -> Lease:
         known = [each for each in session.ledger.leases() if name in (each.handle, each.name.node, each.id)]
         if known:
             raise UserError(f"{known[-1].name.node} is {known[-1].state}: nothing is owed for it")
-        raise UserError(
-            f"there is no slice named {name!r} on the {session.target.kind} cloud",
-            hint="`tpujob status` lists the slices",
-        )
+        raise lookup.no_slice(session, name)
     return lease
 
 

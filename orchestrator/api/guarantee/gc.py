@@ -66,6 +66,7 @@ class GcResult:
     doubtful: tuple[FoundSlice, ...]
     incomplete: Mapping[str, str]  #: zone → why
     exit_code: int
+    hint: str = ""  #: what helps where a list was refused
     alerts: tuple[str, ...] = ()  #: one for each slice that is not proven absent
 
     @property
@@ -150,6 +151,7 @@ def collect_garbage(reporter: Reporter, where: GcArea, *, dry_run: bool = False,
         doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
         incomplete=dict(collected.incomplete),
         exit_code=code,
+        hint=collected.hint,
         alerts=tuple(_alert(each, area.cloud) for each in ended if not (each.gone or dry_run)),
     )
 

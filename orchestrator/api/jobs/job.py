@@ -275,17 +275,28 @@ def schema() -> dict[str, Any]:
     return job_file.job_spec.schema()
 
 
+def _checked(job: Job | CheckedJob) -> JobSpec | Sweep:
+    """Return what a job asks for. Raises UserError for anything that is no job, such as the path of its file."""
+    if isinstance(job, Job | CheckedJob):
+        return job._checked
+    if isinstance(job, str | os.PathLike):
+        hint = f"a job file is loaded first: Job.load({os.fspath(job)!r})"
+    else:
+        hint = "make one with Job(command=...), or load a file with Job.load(path)"
+    raise UserError(f"a Job is expected, not a {type(job).__name__}", hint=hint)
+
+
 def spec_of(job: Job | CheckedJob) -> JobSpec:
     """Return the checked job, as the rest of tpujob knows it. Raises UserError for a sweep."""
-    if isinstance(job._checked, job_file.job_spec.JobSpec):
-        return job._checked
-    raise UserError(f"{job.name} is a sweep of {len(job._checked.variants)} jobs", hint="`Client.sweep` runs it")
+    if isinstance(checked := _checked(job), job_file.job_spec.JobSpec):
+        return checked
+    raise UserError(f"{job.name} is a sweep of {len(checked.variants)} jobs", hint="`Client.sweep` runs it")
 
 
 def sweep_of(job: Job | CheckedJob) -> Sweep:
     """Return the checked sweep, as the rest of tpujob knows it. Raises UserError for a single job."""
-    if isinstance(job._checked, job_file.sweep.Sweep):
-        return job._checked
+    if isinstance(checked := _checked(job), job_file.sweep.Sweep):
+        return checked
     raise UserError(f"{job.name} is one job: it has neither `matrix` nor `variants`", hint="`Client.run` runs it")
 
 

@@ -6,6 +6,7 @@ command takes the beginning of one's id where another one is called so. A slice 
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from orchestrator import traits
 from orchestrator.api.session import sweep_progress
@@ -14,8 +15,14 @@ from orchestrator.errors import UnknownRun, UserError
 from orchestrator.promise.lease.lease import Lease, LeaseState, Mode, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, has_uncollected_results
 from orchestrator.promise.ledger.rows import SweepRecord
+from orchestrator.system.lazy import Later
 from orchestrator.system.user import user_name
 from orchestrator.text import names
+
+if TYPE_CHECKING:
+    import difflib
+else:  # for a name that nothing has
+    difflib = Later("difflib")
 
 Pair = tuple[RunRecord, Attempt]
 
@@ -65,7 +72,7 @@ def runs(session: Session, text: str) -> list[Pair]:
     """Return the run of this id, or every run of this name, newest first; never empty. Raises UnknownRun, UserError."""
     found = meant(session, text)
     if not found.runs:
-        raise _no_run(text, found)
+        raise _no_run(session, text, found)
     return [session.ledger.run(each) for each in found.runs]
 
 
@@ -124,9 +131,14 @@ def _newest_sweep(found: Meant, runs: list[Pair]) -> SweepRecord | None:
     return None if sweep is not None and runs and runs[0][0].created_at > sweep.created_at else sweep
 
 
-def _no_run(text: str, found: Meant) -> UnknownRun:
+def _no_run(session: Session, text: str, found: Meant) -> UnknownRun:
     if not found.sweeps:
-        return UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
+        known = dict.fromkeys(
+            [name for _, name in session.ledger.run_names()] + [s.name for s in session.ledger.sweeps()]
+        )
+        nearest = ", ".join(difflib.get_close_matches(text, known))
+        hint = "`tpujob list` shows the runs"
+        return UnknownRun(f"there is no run {text!r}", hint=f"nearest: {nearest}; {hint}" if nearest else hint)
     variants = found.sweeps[0].variants
     names = f"{variants[0].name} to {variants[-1].name}" if len(variants) > 1 else variants[0].name
     hint = f"its runs are {names}; `tpujob compare {text}` shows all"
@@ -213,9 +225,16 @@ def require(session: Session, handle: str | None) -> Lease:
     if lease is None:
         for each in found:
             refuse_cluster(each)
-        what = f"no slice named {handle!r}" if handle else "no slice"
-        raise UserError(f"there is {what} on the {session.target.kind} cloud", hint="`tpujob up` creates one")
+        raise no_slice(session, handle)
     return lease
+
+
+def no_slice(session: Session, handle: str | None) -> UserError:
+    """Return the error for a name that no slice has; its hint lists those that may have been meant."""
+    what = f"no slice named {handle!r}" if handle else "no slice"
+    alive = ", ".join(_described(lease) for lease in session.open_leases())
+    hint = f"alive: {alive}" if alive else "`tpujob up` creates one"
+    return UserError(f"there is {what} on the {session.target.kind} cloud", hint=hint)
 
 
 def refuse_cluster(lease: Lease) -> None:

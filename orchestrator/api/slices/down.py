@@ -14,7 +14,7 @@ from orchestrator.api.session.session import Session
 from orchestrator.api.slices import inventory
 from orchestrator.api.slices.inventory import ProjectInventory
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
-from orchestrator.promise.lease.absence import Released
+from orchestrator.promise.lease.absence import Released, is_ours
 from orchestrator.promise.lease.changes import Intent
 from orchestrator.promise.lease.claim_labels import adopted
 from orchestrator.promise.lease.cloud_api import SliceView
@@ -112,7 +112,8 @@ def search(session: Session, name: str | None, *, everything: bool) -> tuple[lis
 
     Only where the API has none of exactly this name does it count as the beginning of an id of the ledger. Empty where
     there is none, and always with `everything`. Raises TpujobError without a complete answer of the API,
-    UserError when the name matches several slices or was never given, TeardownUnproven when the slice cannot be adopted.
+    UserError when the name matches several slices or was never given, TeardownUnproven when the slice cannot be adopted,
+    and with `everything` for slices that the ledger has closed and the API shows.
     """
     session.recover()
     (asked,) = inventory.ask(session, [], alone=True)
@@ -123,6 +124,8 @@ def search(session: Session, name: str | None, *, everything: bool) -> tuple[lis
     if found:
         return [_adopt(session, asked, _only(found))], ()
     what = f"named {name!r}" if name else "to release"
+    if everything and (closed := [view for view in unknown if _is_closed(session, view)]):
+        raise _closed_and_alive(asked, closed)
     if not asked.complete:
         why = f"the ledger has no slice {what}, and what the API has is not known: {asked.why}"
         code = session.exit_code(asked.exit_code)
@@ -132,9 +135,21 @@ def search(session: Session, name: str | None, *, everything: bool) -> tuple[lis
     alive = [f"{lease.handle} ({lease.name.node})" for lease in session.open_leases()]
     alive += [f"{view.name.node} ({_owner_text(session, view)})" for view in unknown]
     if name is not None and name not in {lease.handle for lease in session.ledger.leases()}:
-        listed = f"alive: {', '.join(alive) or 'nothing is'}"
+        _refuse_others(asked, name)
+        listed = f"alive: {', '.join(alive)}" if alive else "no slice of tpujob is alive"
         raise UserError(f"no slice was ever named {name!r} here, and the API shows none", hint=listed)
     return [], tuple(alive)
+
+
+def _refuse_others(asked: ProjectInventory, name: str) -> None:
+    """Raise UserError if a node of this name lacks a mark of tpujob: it is another program's, or a person's."""
+    marked = [asked.views[key] for key in asked.doubtful]
+    for view in (*marked, *asked.others.values()):
+        if view.name.node == name:
+            raise UserError(
+                f"{name} exists in {view.name.zone} ({view.native_state}), but is not tpujob's, so it is not deleted",
+                hint=f"if it is yours: {traits.by_hand(asked.cloud).delete_command(view.name)}",
+            )
 
 
 def _matches(session: Session, view: SliceView, name: str | None) -> bool:
@@ -155,8 +170,26 @@ def _only(found: list[SliceView]) -> SliceView:
 
 
 def _owner_text(session: Session, view: SliceView) -> str:
+    if _is_closed(session, view):
+        return f"{view.native_state}, though this machine's ledger has closed it"
     owner = view.labels.get(names.OWNER)
     return "yours, but not in this machine's ledger" if owner == session.owner else f"owner {owner or 'unknown'}"
+
+
+def _is_closed(session: Session, view: SliceView) -> bool:
+    """Return whether the slice is that of a lease which ended here, proven absent or forgotten."""
+    return any(is_ours(view, lease) for lease in session.ledger.leases() if not lease.open)
+
+
+def _closed_and_alive(asked: ProjectInventory, closed: Sequence[SliceView]) -> TeardownUnproven:
+    """Nothing can be written into the ledger of a lease that has ended, so no command of tpujob owes its proof any more."""
+    listed = ", ".join(f"{view.name.node} is {view.native_state}" for view in closed)
+    them = "it" if len(closed) == 1 else "them"
+    by_hand = traits.by_hand(asked.cloud)
+    return TeardownUnproven(
+        f"{listed}, and this machine's ledger has closed {them}",
+        hint=" && ".join(by_hand.delete_command(view.name) for view in closed),
+    )
 
 
 def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
@@ -168,10 +201,10 @@ def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
     lease = adopted(view, cloud=asked.cloud, now=session.now(), age_s=age_s, usd_per_hour=price)
     known = session.ledger.leases()
     why = None
+    if view.name.node in {each.name.node for each in known}:
+        raise _closed_and_alive(asked, [view])
     if lease is None:
         why = f"its label {names.LEASE_ID} is missing, or no id of a lease"
-    elif view.name.node in {each.name.node for each in known}:
-        why = "this machine's ledger has closed it"
     elif lease.id in {each.id for each in known}:
         why = f"its label {names.LEASE_ID}={lease.id} is that of another slice"
     if lease is None or why is not None:

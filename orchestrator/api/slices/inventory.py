@@ -47,6 +47,7 @@ class ProjectInventory:
     # By zone and node: slices with our name and our label; in `doubtful`, why those with one of the two are listed.
     views: dict[tuple[str, str], cloud_api.SliceView] = field(default_factory=dict)
     doubtful: dict[tuple[str, str], str] = field(default_factory=dict)
+    others: dict[tuple[str, str], cloud_api.SliceView] = field(default_factory=dict)  # the same, with neither
     # By lease id: what `get` answered for leases that were not listed.
     single: dict[str, cloud_api.SliceView | CloudError | None] = field(default_factory=dict)
     bug: BaseException | None = None
@@ -180,7 +181,14 @@ def _wait(session: Session, asked: ProjectInventory, thread: threading.Thread, g
     if not thread.is_alive():
         return asked
     late = asked.error or CloudUnavailable(f"the API gave no complete answer within {ASK_S:.0f} s")
-    return replace(asked, error=late, views={**asked.views}, doubtful={**asked.doubtful}, single={**asked.single})
+    return replace(
+        asked,
+        error=late,
+        views={**asked.views},
+        doubtful={**asked.doubtful},
+        others={**asked.others},
+        single={**asked.single},
+    )
 
 
 def _look(asked: ProjectInventory, cloud: cloud_api.Cloud, leases: list[Lease], give_up_at: float) -> None:
@@ -227,6 +235,8 @@ def _note(asked: ProjectInventory, cloud: cloud_api.Cloud, *, queued: bool) -> N
             asked.views[_key(view.name)] = view
         elif half := names.ownership_doubt(view.name.node, view.labels):
             asked.views[_key(view.name)], asked.doubtful[_key(view.name)] = view, half
+        else:
+            asked.others[_key(view.name)] = view
 
 
 def _key(name: SliceName) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.api.session.reporter import Reporter
+from orchestrator.errors import ConfigError
 from orchestrator.system.lazy import Later
 from orchestrator.text.terminal import harmless
 from orchestrator.text.units import format_duration
@@ -97,7 +98,9 @@ class Console:
         self._logs_option = ""
         self._logs: dict[str, shown_logs.ShownLogs] = {}  # by the variant of a sweep; a job of its own is ""
         self.is_quiet = self._verbose = self._timestamps = False  # quiet: only results, and what needs action
+        self.only_reads = False  # the command changes nothing, and is there for its output
         self.is_unread = False  # the reader of stdout has left
+        self.is_cut = False  # for another reason stdout has not all of the output
 
     def be_quiet(self) -> None:
         """Print results from now on, and what needs action; nothing else."""
@@ -305,15 +308,26 @@ class Console:
             print(f"{color}{text}{RESET}" if color and has_color(sys.stderr) else text, file=sys.stderr, flush=True)
 
     def out(self, text: str) -> None:
-        """Print clean text on stdout. A reader that left is no error; a full disk is one warning, and the command goes on."""
+        """Print clean text on stdout. A reader that left is no error; a full disk is one warning, and the command goes on.
+
+        Of a command that only reads, a full disk is a failure.
+        """
         try:
             with self.writing():
                 print(text, flush=True)
         except (OSError, ValueError) as error:
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends
             self.is_unread = isinstance(error, BrokenPipeError)
-            if not self.is_unread:
-                self.notice("warning", f"stdout cannot be written: {error}")
+            self.is_cut = not self.is_unread
+            if self.is_cut:
+                self._say_cut(error)
+
+    def _say_cut(self, error: Exception) -> None:
+        why = f"stdout cannot be written: {getattr(error, 'strerror', None) or error}"
+        if self.only_reads:
+            self.reporter.fail(ConfigError(why, hint="what it has got is not complete; free some space, and try again"))
+        else:
+            self.notice("warning", why)
 
     def out_stages(self, lines: Iterable[str], *, state: str = "") -> None:
         """Print lines that begin with a stage on stdout, wrapped at the width of a terminal; color the first `state`."""

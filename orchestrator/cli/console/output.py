@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.console.console import Console, wrapped
-from orchestrator.errors import NOT_PROVEN
+from orchestrator.errors import NOT_PROVEN, ConfigError
 
 if TYPE_CHECKING:
     from orchestrator.api.command_line import CommandClient
@@ -35,11 +35,24 @@ def open_client(cloud: str | None = None, project: str | None = None, *, logs: C
 def forget_clients() -> None:
     """Begin a command: what an earlier one of this process could not prove says nothing about it."""
     _clients.clear()
+    console().only_reads = console().is_cut = False
 
 
 def exit_code(code: int) -> int:
-    """Return 75 if a client of this command could not prove a release, else the code that the command returned."""
-    return NOT_PROVEN if any(client.unproven for client in _clients) else code
+    """Return the exit code of the command that returned `code`.
+
+    It is 75 if a client could not prove a release. A command that only reads has failed if its output could not be written.
+    """
+    if any(client.unproven for client in _clients):
+        return NOT_PROVEN
+    if console().only_reads and console().is_cut:
+        return code or ConfigError.exit_code
+    return code
+
+
+def open_slices() -> list[str]:
+    """Return the slices that a command leaves in the ledger, as far as it opened and can read it."""
+    return [each for client in _clients for each in client.open_slices]
 
 
 def emit(text: str = "") -> None:

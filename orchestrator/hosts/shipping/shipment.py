@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.hosts.shipping.ignore import OWN
 from orchestrator.hosts.shipping.store import File, Manifest, Store, hashed
-from orchestrator.hosts.shipping.tree import Entry, LeftOut, Survey, check_content, count, left_out_text, secret_in
+from orchestrator.hosts.shipping.tree import (
+    MAKE_READABLE,
+    Entry,
+    LeftOut,
+    Survey,
+    check_content,
+    count,
+    left_out_text,
+    secret_in,
+)
 from orchestrator.system import fork
 from orchestrator.text.terminal import printable
 from orchestrator.text.units import format_size
@@ -174,4 +182,4 @@ def _stored(entry: Entry, store: Store | None, read: Callable[[int], None]) -> t
             os.close(number)
     except OSError as error:
         message = f"{printable(str(path))} cannot be read: {error.strerror or error}"
-        raise UserError(message, hint=f"or name it in {OWN}") from error
+        raise UserError(message, hint=MAKE_READABLE) from error

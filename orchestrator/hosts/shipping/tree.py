@@ -23,6 +23,7 @@ from orchestrator.vm.files.sensitive import may_hold_secret, secret_by_content, 
 MAX_BYTES = 1 << 30
 MEASURE_ENTRIES = 20_000  # of all that is left out, so many are looked at for their sizes
 NAME_IT = f"name it in {OWN}"
+MAKE_READABLE = f"change its permissions, or name it in {OWN}"
 MAX_REPORTED = 20  # refusals
 MOST_OF_IT = 0.8  # a directory of which one entry is so much is named by that entry
 
@@ -153,7 +154,7 @@ class _Walk:
                 children = sorted(scan, key=lambda child: child.name)
         except OSError as error:
             if directory == root or not isinstance(error, FileNotFoundError):  # else it has just vanished
-                refusal = UserError(f"{directory} cannot be read: {error.strerror}", hint=f"or {NAME_IT}")
+                refusal = UserError(f"{directory} cannot be read: {error.strerror}", hint=MAKE_READABLE)
                 self.found.refused.append(refusal)
             return
         if rules is not None and below:
@@ -276,7 +277,7 @@ def _entry(path: Path, within: str, name: str, verdict: Verdict | None = None) -
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path} is neither a file nor a directory", hint=f"remove it, or {NAME_IT}")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{path} cannot be read", hint=f"change its permissions, or {NAME_IT}")
+        raise UserError(f"{path} cannot be read", hint=MAKE_READABLE)
     if verdict is None or not status.st_size:
         return Entry(name, path, status.st_size, bool(status.st_mode & 0o100))
     # What a link leads to has another name than the link.

@@ -131,6 +131,7 @@ def warnings(spec: JobSpec, path: Path) -> list[str]:
             text = file.read(MOST_CHARS)
     if (found := _CUDA.search(text)) and not _OTHERS.search(text):
         name = script.relative_to(path.parent / (spec.code or ""))
-        where = f"{name}:{text.count(chr(10), 0, found.start()) + 1} names CUDA ({found[0]}) and no TPU"
+        what = f"{found[0]})" if found[0].endswith("(") else found[0]
+        where = f"{name}:{text.count(chr(10), 0, found.start()) + 1} names CUDA ({what}) and no TPU"
         lines.append(f"{where}: a TPU has no CUDA; write `torch_xla.device()`, or with torch_tpu the device `tpu`")
     return lines

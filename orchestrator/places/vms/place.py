@@ -115,9 +115,9 @@ class VmPlace(LeasedPlace):
             why = "the held slice of `tpujob up`"
             if held.held_for is HeldFor.FAILURE:
                 why = f"held since this job failed on it, until {day_clock(held.deadline)} at the latest"
-            reached = f"reached {access.describe(held.route)}"
+            reached = f"its workers are reached {access.describe(held.route)}"
             desk.reporter.notice(
-                "plan", f"on {held.name.node} ({held.handle}), {why}, {reached}; if it is busy or gone:"
+                "plan", f"on {held.name.node} ({held.handle}), {why}; {reached}; if it is busy or gone:"
             )
         if not wish.one_of_several:
             cores = emulation.cores if emulation else None

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import typer_app
+from orchestrator.places.google.error_translation import EMULATOR_LOGIN
 from orchestrator.promise.gc import DEADLINE_S
 from orchestrator.text.units import parse_duration
 from tests import ROOT
@@ -137,6 +138,7 @@ def test_what_no_person_mends_meanwhile_is_75(tpujob: Tpujob, tmp_path: Path) ->
     done = tpujob("gc", "--all-zones", env=env)
     assert done.returncode == 75
     assert "incomplete\t-\tthe project's zones cannot be listed" in done.stdout
+    assert done.stderr.count("hint     ") == 1 and EMULATOR_LOGIN in done.stderr
 
 
 FAULTS: list[list[tuple[str, dict[str, Any]]]] = [

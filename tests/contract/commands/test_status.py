@@ -243,6 +243,30 @@ def test_a_slice_with_the_run_label_of_another_one_is_said_to_be_that(tpujob: Tp
     assert len(tpujob.alive()) == 2
 
 
+@pytest.mark.parametrize("name", ["alice", "", "--all"], ids=["named", "by its node", "all"])
+def test_a_slice_that_is_alive_although_the_ledger_has_closed_it_ends_down_with_75(tpujob: Tpujob, name: str) -> None:
+    """Assumption A1 broke: its create took effect after the proof."""
+    assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
+    assert tpujob("down", "alice").returncode == 0
+    (lease,) = Ledger(tpujob.own_state / "ledger.sqlite3").leases()
+    put_node(tpujob, lease.name.node, name="alice", lease_id=lease.id)
+    done = tpujob("down", name or lease.name.node)
+    assert done.returncode == 75, done.text
+    assert f"{lease.name.node} is READY, and this machine's ledger has closed it" in done.stderr
+    assert f"tpu-vm delete {lease.name.node}" in done.stderr.partition("hint: ")[2] and len(tpujob.alive()) == 1
+    other = tpujob("down", "bob")
+    assert f"alive: {lease.name.node} (READY, though this machine's ledger has closed it)" in other.stderr
+
+
+@pytest.mark.parametrize("node", ["t1", "tpujob-bare"])
+def test_down_says_of_a_node_that_is_not_tpujobs_that_it_exists_and_how_to_delete_it(tpujob: Tpujob, node: str) -> None:
+    make(tpujob, node)
+    done = tpujob("down", node)
+    assert done.returncode == 64 and "exists in " in done.stderr and "but is not tpujob's" in done.stderr, done.text
+    assert f"tpu-vm delete {node} --zone=" in done.stderr and len(tpujob.alive()) == 1
+    assert "hint: no slice of tpujob is alive" in tpujob("down", "t2").stderr
+
+
 def test_down_deletes_no_slice_of_another_user_by_a_name_that_others_may_use_too(tpujob: Tpujob) -> None:
     put_node(tpujob, OTHER, name="exp")
     done = tpujob("down", "exp")

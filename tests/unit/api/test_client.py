@@ -354,3 +354,19 @@ def test_a_profile_is_a_section_of_its_own_in_both_directions(tmp_path: Path) ->
     path.write_text("tpu: {accelerator: v5e-8, zone: us-central1-a}\ntrain: {profile: {steps: 2}}\n")
     loaded = Job.load(path).train
     assert loaded.profile == Profile(steps=2)
+
+
+@pytest.mark.parametrize("call", ["run", "submit", "plan", "export", "sweep", "plan_sweep"])
+@pytest.mark.parametrize(("given", "hint"), [
+    ("jobs/mnist.yaml", "a job file is loaded first: Job.load('jobs/mnist.yaml')"),
+    (Path("a.yaml"), "a job file is loaded first: Job.load('a.yaml')"),
+    ({"command": "true"}, "make one with Job(command=...), or load a file with Job.load(path)"),
+], ids=["text", "path", "dict"])  # fmt: skip
+def test_what_is_no_job_is_refused_with_what_makes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, given: Any, hint: str
+) -> None:
+    monkeypatch.setenv("TPUJOB_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("TPUJOB_CLOUD", "emulated")
+    with pytest.raises(UserError, match="a Job is expected, not a ") as refused:
+        getattr(tpujob.Client(), call)(given)
+    assert refused.value.hint == hint

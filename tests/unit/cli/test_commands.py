@@ -1,6 +1,7 @@
 """The table of commands, the help and the completion: no command is loaded before it is called for."""
 
 import inspect
+import os
 import re
 import shlex
 import subprocess
@@ -12,8 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator import catalog
-from orchestrator.cli import completion, typer_app
-from orchestrator.cli import main as dispatching
+from orchestrator.cli import completion, dispatching, typer_app
 from orchestrator.cli.command_table import COMMANDS, GROUPS, LIGHT, function_of, load
 from orchestrator.cli.completion import PLAIN
 from orchestrator.cli.console import output
@@ -229,6 +229,26 @@ def test_a_help_that_cannot_be_written_is_an_error_as_that_of_any_command(word: 
     assert done.returncode == 64 and "cannot be written" in done.stderr
 
 
+@pytest.mark.parametrize(("words", "code"), [
+    ("schema", 64), ("list", 64), ("cost --csv", 64), ("offers --json", 64), ("init --example", 0),
+])  # fmt: skip
+def test_only_a_command_that_is_there_for_its_output_fails_if_that_cannot_be_written(
+    ledger: Ledger, words: str, code: int
+) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == code and done.stderr.count("stdout cannot be written: No space left on device") == 1
+    read, write = os.pipe()
+    os.close(read)  # a reader that left
+    left = subprocess.run(
+        [sys.executable, "-c", MAIN, *words.split()], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (left.returncode, left.stderr) == (0, b"")
+
+
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     monkeypatch.setenv("TPUJOB_STATE_DIR", str(tmp_path / "state"))
@@ -332,3 +352,36 @@ def test_a_completion_imports_neither_cloud_nor_ssh_nor_what_reads_job_files(
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split())))
     assert heavy(imported(MAIN), CLOUD_AND_SSH | SCIENCE | {"rich", "orchestrator.job.job_spec"}) == []
+
+
+def during(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with Ctrl-C where this code, which is a statement, says `press()`."""
+    press = "import os, signal, sys; press = lambda *a, **b: os.kill(os.getpid(), signal.SIGINT)"
+    program = f"{press}\n{code}\n{MAIN}"
+    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+
+
+IMPORTING = """
+class Finder:
+    def find_spec(name, *_):
+        if name == {!r}:
+            press()
+sys.meta_path.insert(0, Finder)
+"""
+NOTHING = "stop     Ctrl-C: no slice was created or deleted\n"
+
+
+@pytest.mark.parametrize("module", ["orchestrator.cli.command_table", "typer", "orchestrator.api.command_line"])
+@pytest.mark.parametrize("words", [("down", "eta"), ("list", "--json")], ids=" ".join)
+def test_ctrl_c_while_modules_are_loaded_is_one_line(ledger: Ledger, module: str, words: tuple[str, ...]) -> None:
+    done = during(IMPORTING.format(module), *words)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", NOTHING)
+
+
+def test_ctrl_c_on_down_says_what_is_not_deleted(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease))
+    code = "from orchestrator.api.session.session import Session\nSession.on_cloud = press"
+    done = during(code, "down", "alice")
+    left = f"in this machine's ledger: alice ({lease.name.node}), intent"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (130, f"{NOTHING.rstrip()}; {left}")

@@ -34,6 +34,7 @@ from orchestrator.cli.console.console import ACTION, Console
 from orchestrator.cli.console.live_view import JobLine, LiveView, others_text
 from orchestrator.places.google.fetch import CALL_LOG
 from orchestrator.text.parsing import NotFinite
+from orchestrator.text.terminal import COLORS
 from tests import ROOT
 from tests.fakes.clock import Clock
 from tests.waiting import HANG_S, until
@@ -390,6 +391,31 @@ def test_on_a_terminal_lines_end_between_words_and_go_on_below_their_text(column
     assert piped.count("\n") == 5 and " ".join(piped.split()) == " ".join(text.split()), (
         "elsewhere they stay as they are"
     )
+
+
+COMMANDS = """
+import sys
+from types import SimpleNamespace
+from orchestrator.cli.commands.guarantee import drill
+from orchestrator.cli.commands.slices import status
+from orchestrator.drill.runner import DISASTERS, Finding
+asked = SimpleNamespace(summary="emulated cloud · asked the API at 10:00:00Z · all zones, " + "complete " * 9, error=None)
+found = SimpleNamespace(projects=[asked], google_not_asked="no project is configured", slices=[], waiting=[],
+    sweeps=[SimpleNamespace(name="lr", counts="2 succeeded, 3 running, 4 waiting, 5 failed", variants=[])], exit_code=75)
+status.open_client = lambda *_: SimpleNamespace(status=lambda: found, announce=lambda: None)
+status.status()
+drill.run_all = lambda *_: (Finding(each, "watchdog", 9.44, None) for each in DISASTERS)
+drill.drill()
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_no_line_of_status_and_drill_is_cut_within_a_word(columns: int) -> None:
+    shown = Terminal(COMMANDS, columns)
+    shown.end()
+    lines = COLORS.sub("", shown.seen.decode()).splitlines()
+    assert lines[-1].endswith("docs/guarantee.md") and [line for line in lines if len(line) > columns] == []
 
 
 def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> None:

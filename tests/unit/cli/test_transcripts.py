@@ -265,6 +265,8 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
     (["offers", "--type", "v6x"], 64, "--type `v6x` is not a known accelerator type; nearest: v6e-1, v6e-4"),
     (["offers", "--zone", "mars"], 64, "--zone `mars` has no TPUs, by the price table"),
     (["nonsense"], 64, "No such command 'nonsense'"),
+    (["emulator", "rehearse", "no.yaml"], 64, "no.yaml cannot be read: No such file or directory\nhint: name another"),
+    (["emulator", "fault", "load", "no.json"], 64, "no.json cannot be read: No such file or directory\nhint"),
     (["run", "--acc", "v5e-8"], 64, "No such option: --acc (Possible options: --accelerator)"),
     (["up", "--project", "-oProxyCommand=x"], 64, "-oProxyCommand=x"),
 ])  # fmt: skip

@@ -269,7 +269,11 @@ COMMAND = "command: python train.py --lr 1\n"
         (COMMAND + "requirements: [torch, torch_tpu]\n", CUDA, ["train.py:2 names CUDA ("]),
         (COMMAND + "on: local\nrequirements: [jax, torch]\n", CUDA, []),
         (COMMAND, CUDA, ["train.py:2 names CUDA ("]),
-        ("command: torchrun --nproc_per_node 4 train.py\n", "model.cuda()\n", ["train.py:1 names CUDA (.cuda()"]),
+        (
+            "command: torchrun --nproc_per_node 4 train.py\n",
+            "model.cuda()\n",
+            ["train.py:1 names CUDA (.cuda()) and no TPU"],
+        ),
         ("command: python other.py && python train.py\n", "x.to('cuda:0')\n", ["train.py:1 names CUDA ('cuda:0')"]),
         (COMMAND, CUDA + "output = model(x)\n", ["train.py:2 names CUDA ("]),
         *((COMMAND, f"{CUDA}{names_it}\n", []) for names_it in ("if on_tpu: go()", "import torch_xla", "x = 'TPU'")),

@@ -292,7 +292,7 @@ def test_every_failed_call_is_repeated_within_the_run(world: Bench, spoil: Spoil
     assert collected.done and collected.deleted == 1 and world.nodes == {}
 
 
-@pytest.mark.parametrize("error", [AuthError("Permission denied"), BadRequest("no such zone")])
+@pytest.mark.parametrize("error", [AuthError("Permission denied", hint="log in"), BadRequest("no such zone")])
 def test_an_error_that_the_user_must_fix_is_not_repeated_and_leaves_the_run_incomplete(
     world: Bench, spoil: Spoil, error: CloudError
 ) -> None:
@@ -300,6 +300,7 @@ def test_an_error_that_the_user_must_fix_is_not_repeated_and_leaves_the_run_inco
     spoil("list", repeat(error), lambda project, zone, queued=False: zone == A)
     collected = collect(world)
     assert collected.incomplete == {A: error.message} and not collected.done
+    assert collected.hint == (error.hint or "")
     assert world.names.count("ListSlices") == 3, "once with the queue and once without it, and the other zone"
 
 

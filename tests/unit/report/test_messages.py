@@ -76,6 +76,8 @@ def test_the_banner_of_a_job_on_a_cluster_says_what_ends_it_and_what_to_type_the
                  "not proven: tpujob-owner0-0000000000 was forgotten, verified by a person: seen",
                  id="forgotten is never absent"),
     pytest.param(replace(GOOGLE, state=LeaseState.READY), "`tpujob down alice` releases it", id="alive"),
+    pytest.param(replace(GOOGLE, state=LeaseState.READY, idle_s=3600.0),
+                 ", or once it is unused for 1 h; `tpujob down alice` releases it", id="alive until it is unused"),
 ])  # fmt: skip
 def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Lease, words: str) -> None:
     assert words in lease_outcome(lease)
@@ -83,6 +85,14 @@ def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Leas
     outcome = Outcome(run, Attempt("r-1", run.id), lease=lease)
     _, spans, _, released = outcome_lines(replace(outcome, took_s=9.0), result="", inside={}, usd=1.0)
     assert words in released and "nothing was created" not in released and spans.startswith("spans    9 s: ")
+
+
+@pytest.mark.parametrize(("idle_s", "words"), [(None, "Z; `"), (3600.0, "Z, or once it is unused for 1 h; `")])
+def test_a_slice_that_is_kept_says_everything_that_ends_it(idle_s: float | None, words: str) -> None:
+    run = RunRecord("r", "r", "job.yaml", "google", AT, "runs/r")
+    kept = Outcome(run, Attempt("r-1", run.id), lease=replace(GOOGLE, idle_s=idle_s), kept_until=AT, took_s=9.0)
+    *_, released = outcome_lines(kept, result="", inside={}, usd=1.0)
+    assert released == f"released no: alice is kept until 1970-01-12 13:46:40{words}tpujob down alice` releases it"
 
 
 def left(lease: Lease, kept_until: float | None) -> Outcome:

@@ -308,6 +308,17 @@ def test_the_first_worker_that_failed_is_the_same_in_the_error_the_hint_and_the_
     assert [end.worker for end in told(world) if end.failed][:3] == [4, 7, 3], "by time, then by index"
 
 
+@pytest.mark.parametrize(("code", "hint"), [
+    (127, "127 says that there is no such command: look at its name, and at what is installed; "),
+    (137, "137 says that it was killed (SIGKILL), usually because the host ran out of memory; "),
+    (139, "139 says that it crashed (SIGSEGV), mostly in compiled code of a package; "), (2, ""),
+])  # fmt: skip
+def test_the_hint_says_what_a_code_means_that_is_not_the_jobs_own(world: Bench, code: int, hint: str) -> None:
+    with pytest.raises(PayloadFailed, match=f"with code {code}") as raised:
+        follow(world, Ends(world, {0: (10, code)}))
+    assert raised.value.hint == f"{hint}`tpujob logs 7q2mabcdef --worker 0` prints what worker0 wrote"
+
+
 def test_a_worker_that_hangs_is_stopped_soon_after_the_first_failure(world: Bench) -> None:
     fleet = Ends(world, {0: None, 1: (10, 3), 2: (11, 0)})
     with pytest.raises(PayloadFailed, match="the job failed on worker1 with code 3") as raised:

@@ -72,8 +72,8 @@ def load_faults(
 ) -> None:
     """Add the faults of a file: all of them, or none if one is invalid."""
     try:
-        data = json.loads(sys.stdin.read() if str(path) == "-" else text_of(path.read_bytes()))
-    except (OSError, ValueError) as error:
+        data = json.loads(_text(path))
+    except ValueError as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
     rows = data["faults"] if isinstance(data, dict) and "faults" in data else data
     _show(ask("POST", "faults", {"faults": rows if isinstance(rows, list) else [rows]})["faults"], as_json)
@@ -257,9 +257,17 @@ def clear_capacity() -> None:
 
 def _read(path: Path) -> Any:
     try:
-        return yaml.safe_load(sys.stdin.read() if str(path) == "-" else text_of(path.read_bytes()))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        return yaml.safe_load(_text(path))
+    except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read as YAML: {error}") from error
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file, or of stdin for `-`. Raises UserError; ValueError for what is no text."""
+    try:
+        return sys.stdin.read() if str(path) == "-" else text_of(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}", hint="name another file") from error
 
 
 def _show_supply(reply: dict[str, Any], as_json: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-from orchestrator.cli.console.output import console, emit, emit_json
+from orchestrator.cli.console.output import console, emit_json, emit_wrapped
 from orchestrator.cli.options import Json, Option
 from orchestrator.drill.runner import DISASTERS, Finding, formula, run_all, symbolic
 from orchestrator.errors import Interrupted, TpujobError, UserError
@@ -34,7 +34,7 @@ def drill(
         for finding in arriving:
             findings.append(finding)
             if not as_json:
-                emit(line(finding))
+                emit_wrapped([line(finding)], indent=3)
     if as_json:
         emit_json(
             [as_json_object(finding) for finding in sorted(findings, key=lambda finding: finding.disaster.number)]

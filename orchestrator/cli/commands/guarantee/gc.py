@@ -70,6 +70,8 @@ def gc(
         emit_json(result.as_json())
     elif not quiet or result.ended or not result.done:
         emit_wrapped(lines(result))
+    if result.hint:
+        console().notice("hint", result.hint)
     for alert in result.alerts:
         console().alert(alert)
     return result.exit_code

@@ -25,5 +25,5 @@ def logs(
                 emit(json.dumps({"worker": lines.worker, "line": line}, ensure_ascii=False))
             else:
                 emit(line if one else f"worker{lines.worker} | {line}")
-        if console().is_unread:  # as `head` leaves: the run may go on for days
+        if console().is_unread or console().is_cut:  # as `head` leaves: the run may go on for days
             break

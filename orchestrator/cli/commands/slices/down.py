@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.api.command_line import CommandClient
 from orchestrator.api.slices.down import DownResult, NameNeeded
-from orchestrator.cli.console.output import console, emit, emit_json, emit_lines, open_client
+from orchestrator.cli.console.output import console, emit_json, emit_lines, emit_wrapped, open_client
 from orchestrator.cli.options import Cloud, Json, Name, Option, Project
 from orchestrator.errors import UserError
 from orchestrator.text.units import clock
@@ -44,7 +44,7 @@ def down(
         raise result.error
     if not result.released and not as_json:
         alive = f"; alive: {', '.join(result.alive)}" if result.alive else ""
-        emit(f"nothing to release{f' named {name}' if name else ''}{alive}")
+        emit_wrapped([f"nothing to release{f' named {name}' if name else ''}{alive}"])
 
 
 def _take_down(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from orchestrator import catalog
 from orchestrator.api.session.sweep_progress import SweepProgress
 from orchestrator.api.slices.status import SliceRow, WaitingRun
-from orchestrator.cli.console.output import console, emit, emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.output import console, emit_json, emit_wrapped, open_client
 from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.report.rows.layout import format_cost
@@ -28,11 +28,11 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
         return found.exit_code
     client.announce()
     for asked in found.projects:
-        emit(asked.summary)
+        emit_wrapped([asked.summary])
         if asked.error is not None and asked.error.hint:
             console().notice("hint", asked.error.hint)
     if found.google_not_asked:
-        emit(f"Google Cloud · not asked: {found.google_not_asked}")
+        emit_wrapped([f"Google Cloud · not asked: {found.google_not_asked}"])
     print_slices(found.slices, found.waiting, complete=found.exit_code == 0)
     for sweep in found.sweeps:
         _print_sweep(sweep)
@@ -43,7 +43,7 @@ def print_slices(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun], *, com
     """Print a table of your slices and of the runs that wait for one, then a line for each slice of other owners."""
     if not rows:
         doubt = "no slice of tpujob was seen; there may be some in what did not answer"
-        emit("nothing of tpujob is alive there" if complete else doubt)
+        emit_wrapped(["nothing of tpujob is alive there" if complete else doubt])
     yours = [row for row in rows if row.yours]
     if yours or waiting:
         (_draw if on_terminal() else _write)(yours, waiting)
@@ -78,7 +78,7 @@ def brief_wait(run: WaitingRun) -> tuple[str, ...]:
 
 def _print_sweep(sweep: SweepProgress) -> None:
     """Print how far a sweep is, and a row for each of its variants."""
-    emit(f"sweep {sweep.name}: {sweep.counts}")
+    emit_wrapped([f"sweep {sweep.name}: {sweep.counts}"])
     rows = [(each.name, each.variant, each.state, each.run or "") for each in sweep.variants]
     print_table(("SWEEP", "VARIANT", "STATE", "RUN"), rows, states=(2,), shortens=(1,))
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from orchestrator.api.guarantee import forget
 from orchestrator.api.jobs.runs import attach
 from orchestrator.api.results import logs
 from orchestrator.api.session import lookup
 from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
-from orchestrator.api.slices import down, offers, up
+from orchestrator.api.slices import down, offers, shell, up
 from orchestrator.cli.commands.slices.status import cells
 from orchestrator.errors import AuthError, CloudUnavailable, Interrupted, UnknownRun, UserError
 from orchestrator.places.vms.known import AVAILABILITY, known_availability
@@ -165,6 +167,28 @@ def test_a_job_on_a_cluster_is_named_where_the_slice_of_its_name_is_being_delete
 def test_a_name_that_nothing_has_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no slice named 'bob'"):
         lookup.require(session(tmp_path, on_cluster()), "bob")
+
+
+@pytest.mark.parametrize("command", [shell.config_of, up.stop, up.start, partial(up.extend, by_s=60.0), forget.forget])
+@pytest.mark.parametrize(("leases", "hint"), [
+    ((lease_and_request()[0],), f"alive: alice ({lease_and_request()[0].name.node})"), ((), "`tpujob up` creates one"),
+], ids=["one is alive", "none is"])  # fmt: skip
+def test_beside_a_name_that_no_slice_has_stand_those_that_are_alive(
+    tmp_path: Path, command: Any, leases: tuple[Lease, ...], hint: str
+) -> None:
+    made = session(tmp_path, *leases)
+    made.recover = Mock()  # type: ignore[method-assign]
+    more = {"verified": False, "reason": ""} if command is forget.forget else {}
+    with pytest.raises(UserError, match="there is no slice named 'alcie'") as refused:
+        command(made, "alcie", **more)
+    assert refused.value.hint == hint
+
+
+@pytest.mark.parametrize(("text", "nearest"), [("mnsit", "nearest: mnist; "), ("twise", "nearest: twice; "), ("x", "")])
+def test_beside_a_name_that_no_run_has_stand_those_that_look_like_it(known: Session, text: str, nearest: str) -> None:
+    with pytest.raises(UnknownRun) as refused:
+        lookup.run(known, text)
+    assert refused.value.hint == f"{nearest}`tpujob list` shows the runs"
 
 
 # Is a detached run followed by a process that collects its results? `tpujob status` shows it.

@@ -1,5 +1,6 @@
 """What a job ships holds no surprise: what is refused, and in which words."""
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.errors import UserError
 from orchestrator.hosts.shipping import git_files
 from orchestrator.hosts.shipping.ignore import Rules, mark_run
+from orchestrator.hosts.shipping.shipment import make_shipment
 from orchestrator.hosts.shipping.tree import Source, Survey, check_content, left_out_text, survey
 
 
@@ -171,6 +173,23 @@ def test_an_unreadable_file_is_refused(tree: Path, monkeypatch: pytest.MonkeyPat
     (tree / "closed").write_text("x")
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "closed")  # root could read it
     assert "closed cannot be read" in refused({".": tree})
+
+
+@pytest.mark.parametrize("call", ["scandir", "open"])
+def test_what_cannot_be_read_is_answered_with_what_helps(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    before = getattr(os, call)
+
+    def closed(path: Any, *more: Any, **how: Any) -> Any:
+        if not isinstance(path, int) and Path(path).name in ("pkg", "run.sh"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return before(path, *more, **how)
+
+    monkeypatch.setattr(os, call, closed)
+    with pytest.raises(UserError, match="cannot be read: Permission denied") as found:
+        make_shipment(of(tree), tree.parent / "store")
+    assert found.value.hint == "change its permissions, or name it in .tpujobignore"
 
 
 def test_root_the_home_directory_and_what_is_above_it_are_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
