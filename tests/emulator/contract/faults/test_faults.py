@@ -440,7 +440,7 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE"),
     (["fault", "add", "hidden", "seconds=soon"], "seconds must be a number from 0 to 1e+09, not 'soon'."),
     (["fault", "add", "drop", "--calls", "0"], "when.calls counts upwards from 1; '0' is not such a range."),
-    (["fault", "load", "nowhere.json"], "nowhere.json cannot be read as JSON"),
+    (["fault", "load", "nowhere.json"], "nowhere.json cannot be read: No such file"),
     (["fault", "clear", "f9"], 'There is no fault "f9".'),
     (["preempt", "nothing"], 'There is no node "nothing"; there are no nodes.'),
     (["preempt", "a b"], 'There is no node "a b"; there are no nodes.'),
@@ -448,7 +448,7 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     (["capacity", "set", "*/*", "few"], "'few' is neither a number of chips nor none nor all"),
     (["capacity", "set", "*/*", "1", "--tier", "cheap"], "capacity[0].tier must be one of any, on-demand,"),
     (["capacity", "set", "*/*", "1", "--until", "soon"], "--until soon: "),
-    (["rehearse", "nowhere.yaml"], "nowhere.yaml cannot be read as YAML"),
+    (["rehearse", "nowhere.yaml"], "nowhere.yaml cannot be read: No such file"),
     (["rehearse", "nowhere.yaml", "--end"], "a file begins a rehearsal, and --end ends it"),
 ])  # fmt: skip
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:
