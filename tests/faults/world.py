@@ -29,11 +29,11 @@ from tests.waiting import HANG_S, until
 SPEED = 30.0  # ttl 30 s: leaves a command time for its first heartbeat, however slow the machine is
 LATELY_S = 60.0
 SHORT_LABEL = {  # each reaches over a minute; the first default label would reach over five
-    "orchestrator.promise.lease.cloud_api:GOOGLE": {
+    "orchestrator.promise.lease.periods:GOOGLE": {
         "label_ttl_s": bounds.SHORT_LABEL,
         "renew_s": bounds.SHORT_LABEL / 2,
     },
-    "orchestrator.promise.lease.cloud_api:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
+    "orchestrator.promise.lease.periods:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
 }
 PATCHED = Path(__file__).parent / "patched"
 

@@ -385,14 +385,14 @@ def deletes_name_no_uid() -> Any:
 
 
 @replaces(ClusterCloud, "create", "replies_to_posts_are_lost")
-def creates_are_not_continued(real: Any, self: ClusterCloud, request: Any) -> Operation:
+def creates_are_not_continued(real: Any, self: ClusterCloud, request: Any, in_time: Any) -> Operation:
     """A create that finds its JobSet does not make what the pods need."""
     name = request.name
     try:
         self.api(name.project).post(path_of("jobsets", name.zone), request.manifests[0])
     except AlreadyExists:
         return Operation("jobset/x", done=True, verb="create", target=name.node)
-    return real(self, request)
+    return real(self, request, in_time)
 
 
 @contextmanager
