@@ -23,6 +23,7 @@ The tree, with exit codes; an error without one has that of its parent:
         AlreadyExists
         WrongState
         CloudUnavailable
+          NotSent
         UnexpectedReply             70
         SliceLost                   71
           Preempted
@@ -173,6 +174,10 @@ class CloudUnavailable(CloudError):
     def __init__(self, message: str, *, retry_after_s: float | None = None, **kw: Any) -> None:
         super().__init__(message, **kw)
         self.retry_after_s = retry_after_s
+
+
+class NotSent(CloudUnavailable):
+    """A call that came too late to leave: it has no effect."""
 
 
 class UnexpectedReply(CloudError):

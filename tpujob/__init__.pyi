@@ -61,6 +61,7 @@ from orchestrator.errors import Interrupted as Interrupted
 from orchestrator.errors import JobSpecError as JobSpecError
 from orchestrator.errors import NeedsConsent as NeedsConsent
 from orchestrator.errors import NoRouteOut as NoRouteOut
+from orchestrator.errors import NotSent as NotSent
 from orchestrator.errors import OsLoginRequired as OsLoginRequired
 from orchestrator.errors import PayloadFailed as PayloadFailed
 from orchestrator.errors import Preempted as Preempted

@@ -90,6 +90,9 @@ async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> 
         await Record(changes.CreateSent(lease.id, at))
         try:
             operation = await Create(request, at)
+        except errors.NotSent:  # so it has no effect, and the next one has its own time
+            if await Now() > give_up_at:
+                raise
         except errors.CloudUnavailable as error:
             # It may have taken effect. The name is the idempotency key: the same create again gets ALREADY_EXISTS.
             wait_s = error.retry_after_s or pause_s

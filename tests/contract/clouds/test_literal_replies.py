@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from orchestrator import errors
-from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
+from orchestrator.errors import CloudError, NotSent, TpujobError
 from orchestrator.hosts.iap.dialer import Relay, dial
 from orchestrator.hosts.iap.relay_session import RelayTarget
 from orchestrator.places.gke.api import kube_api, views
@@ -188,7 +188,7 @@ def test_a_create_sends_exactly_what_the_preview_showed(cloud: Api, api: TpuApi,
 
 
 def test_a_create_that_is_late_is_not_sent(cloud: Api, api: TpuApi) -> None:
-    with pytest.raises(CloudUnavailable, match=r"was not sent: this machine, or tpujob, stood still before it"):
+    with pytest.raises(NotSent, match=r"was not sent: this machine, or tpujob, stood still before it"):
         api.create(WANTED, lambda: False)
     assert cloud.asked == []
 

@@ -61,7 +61,7 @@ class ClusterCloud:
         api, name = self.api(request.name.project), request.name
         jobset, *others = request.manifests
         if not in_time():
-            raise errors.CloudUnavailable("the JobSet was not sent: this machine, or tpujob, stood still before it")
+            raise errors.NotSent("the JobSet was not sent: this machine, or tpujob, stood still before it")
         try:
             made = api.post(path_of("jobsets", name.zone), jobset)
         except errors.AlreadyExists:

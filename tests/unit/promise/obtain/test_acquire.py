@@ -13,6 +13,7 @@ from orchestrator.errors import (
     CapacityError,
     CloudError,
     CloudUnavailable,
+    NotSent,
     Preempted,
     SliceLost,
     UnexpectedReply,
@@ -33,7 +34,7 @@ PLAIN = lease_and_request(now=BEGAN)
 QUEUED = queued(PLAIN, valid_for_s=3600.0)
 LOGIN = Draft(replace(PLAIN.lease, route=Route(os_login=True, user="")), PLAIN.request)
 AWAY, DENIED, TAKEN = CloudUnavailable("no answer"), AuthError("denied"), AlreadyExists("it exists")
-SOON = CloudUnavailable("429", retry_after_s=20.0)
+SOON, LATE = CloudUnavailable("429", retry_after_s=20.0), NotSent("late")
 CREATED, FAILED = Operation("c", True), Operation("c", True, error=CapacityError("no capacity"))
 
 
@@ -75,6 +76,7 @@ def test_a_queued_slice_has_its_wait_beside_its_life() -> None:
 @pytest.mark.parametrize(("replies", "recorded", "error", "takes_s"), [
     ([AWAY, CREATED], "CreateSent CreateSent Created", None, (0.5, 2)),
     ([SOON, CREATED], "CreateSent CreateSent Created", None, (20, 22)),
+    ([LATE, CREATED], "CreateSent CreateSent Created", None, (0, 0.1)),
     ([UnexpectedReply("HTML")], "CreateSent", UnexpectedReply, (0, 1)),
     ([DENIED], "CreateSent CreateRefused", AuthError, (0, 1)),
     ([AWAY, TAKEN], "CreateSent CreateSent CreateRefused", None, (0.5, 2)),
