@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from orchestrator.errors import CloudUnavailable
+from orchestrator.errors import CloudUnavailable, NotSent
 from orchestrator.places.google import error_translation
 from orchestrator.promise.lease.cloud_api import Bearer, always
 from orchestrator.system import sockets
@@ -67,9 +67,7 @@ def fetch(
             if ours:
                 sockets.expect_ours(connection.sock, timeout_s)
             if not in_time():
-                raise CloudUnavailable(
-                    f"the call to {host} was not sent: this machine, or tpujob, stood still before it"
-                )
+                raise NotSent(f"the call to {host} was not sent: this machine, or tpujob, stood still before it")
             connection.request(method, url.partition(host)[2], body, dict(headers))
             sock = connection.sock  # the connection drops it if the server announces that this reply is the last
             response = connection.getresponse()
