@@ -182,7 +182,7 @@ def test_a_light_command_without_state_imports_of_heavy_modules_sqlite_alone(arg
     assert not any(is_within(name, {"orchestrator.job.job_spec"}) for name in modules)
 
 
-# For a job that runs, for what is owed, and to ask a cloud: each costs a quick command milliseconds that nobody sees singly.
+# For a job that runs, for what is owed, and to ask a cloud: each costs a quick command milliseconds.
 UNNEEDED = {"concurrent", "email", "hashlib", "http", "logging", "ssl", "subprocess"} | {
     f"orchestrator.{name}"
     for name in (

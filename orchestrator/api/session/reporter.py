@@ -1,4 +1,4 @@
-"""What makes events, and passes them to whoever listens: a console, or `on_event` of a call.
+"""What makes events, and passes them on: to a console, or `on_event` of a call.
 
 The events themselves are loaded with the first one, so that a command that only prints does without them.
 """

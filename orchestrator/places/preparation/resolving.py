@@ -26,6 +26,7 @@ from orchestrator.job.source.lock_file import (
     with_hashes_of,
     without_hashes,
 )
+from orchestrator.job.source.requirement_lines import Requirements
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.phases import environment_of
 from orchestrator.places.preparation.versions import Answer, Resolver
@@ -160,16 +161,15 @@ def _refusal(
     spec: JobSpec, path: Path, asked: Environment, why: str, for_what: str, newer: Answer | None
 ) -> JobSpecError:
     """Return the error for packages that cannot be had. `newer`: what a newer Python would get."""
-    found = [] if spec.requirements is None else requirements.found_in(spec, path)[0].lines
-    origins = {} if spec.requirements is None else requirements.found_in(spec, path)[0].origins
+    found = Requirements() if spec.requirements is None else requirements.found_in(spec, path)[0]
     words = set(map(plain, re.findall(r"[A-Za-z0-9][\w.-]*\w", re.sub(r"==|[<>~!]=?", " ", why))))
     blamed = [
         line for line in asked.requirements.splitlines() if name_of(line) in words
     ] or asked.requirements.splitlines()
     key: tuple[str | int, ...] = requirements.KEY
-    if isinstance(spec.requirements, tuple) and blamed[0] in found:
-        key = (*key, found.index(blamed[0]))
-    named = ", ".join(f"{origins.get(line, '')}`{without_hashes(line)}`" for line in blamed[:3])
+    if isinstance(spec.requirements, tuple) and blamed[0] in found.lines:
+        key = (*key, found.lines.index(blamed[0]))
+    named = ", ".join(f"{found.origins.get(line, '')}`{without_hashes(line)}`" for line in blamed[:3])
     text = f"{named}: {f'for {for_what}: ' if for_what else ''}{why.rstrip('.')}"
     advice = None
     if newer is not None and newer.lock.lines:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LIMIT_S = 60.0
 KEPT_S = 600.0
 MOST_CHARS = 300
-LIMITS = {"UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}  # without an index nobody waits for minutes
+LIMITS = {"UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}  # without an index, no command waits for minutes
 _NONE_FITS = "No solution found"
 _REFUSED = re.compile(r"(?:error:|\s*×) (No solution found|Couldn't parse|Unsupported|Expected|Unexpected)")
 _CLOSED = re.compile(r"An index URL .* could not be queried .*")  # of which uv says that a package is not there

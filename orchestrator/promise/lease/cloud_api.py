@@ -128,7 +128,7 @@ class Listing(Generic[T]):
 
 
 def always() -> bool:
-    """Return that there is time: for a create call that nobody counts on."""
+    """Return that there is time: for a create call without a record."""
     return True
 
 

@@ -77,7 +77,7 @@ def test_a_question_that_takes_long_keeps_no_owner_from_the_lock(
     assert FileLocks(tmp_path).is_locked("lease") and not FileLocks(tmp_path).lock("lease")
 
 
-def test_a_disk_that_gives_no_answer_for_a_moment_keeps_nobody_from_the_lock(
+def test_a_disk_that_gives_no_answer_for_a_moment_does_not_keep_the_lock_away(
     locks: FileLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, unknown = BlockingIOError(errno.EAGAIN, "shared"), OSError(errno.ENOLCK, "No locks available")
@@ -391,7 +391,7 @@ def test_a_guardian_is_started_once_and_again_in_a_forked_child(world: RealWorld
     assert world.arm() and len(started) == 1
 
 
-def test_whoever_wants_no_guardian_gets_none(world: RealWorld) -> None:
+def test_without_a_wish_for_a_guardian_none_is_started(world: RealWorld) -> None:
     world.start_guardian = None
     assert world.arm() is False
 

@@ -257,7 +257,7 @@ def test_a_ledger_beside_which_no_file_can_be_made_is_read_if_it_lacks_no_commit
     assert open_files.in_use() == files
 
 
-def test_a_ledger_that_nobody_refers_to_any_more_is_closed_at_once(tmp_path: Path) -> None:
+def test_an_unreferenced_ledger_is_closed_at_once(tmp_path: Path) -> None:
     gc.disable()
     try:
         files = files_in_use()
