@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.places.tpu.api.client import connect
-from orchestrator.places.tpu.api.create_request import create_request
+from orchestrator.places.tpu.api.create_request import create_request, load
 from orchestrator.places.tpu.traits import TRAITS
 from orchestrator.places.vms.place import VmPlace
 from orchestrator.promise.obtain.startup_script import Watched
@@ -31,6 +31,8 @@ class CloudTpu(VmPlace):
         return create_request(draft.request)
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
+        if not lines.light:
+            load()
         return connect(*lines.address(cloud), now=not lines.light)
 
 

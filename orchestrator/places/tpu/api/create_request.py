@@ -1,6 +1,6 @@
 """The request of a create call: its body is made of the types of google-cloud-tpu, which refuse what the API does not have.
 
-Pure; sends nothing. google-cloud-tpu is imported with the first request, so that importing this module is cheap.
+Pure; sends nothing. google-cloud-tpu is imported by `load`, or with the first request, so that importing this module is cheap.
 """
 
 import re
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from google.protobuf import json_format
 else:
     tpu_v2, json_format = Later("google.cloud.tpu_v2"), Later("google.protobuf.json_format")
+
+
+def load() -> None:
+    """Import google-cloud-tpu, which takes seconds on a busy machine: a create call that is on its way may not be late."""
+    _ = tpu_v2.Node, json_format.MessageToDict
 
 
 def create_request(request: SliceRequest, endpoint: str = GOOGLE) -> dict[str, Any]:

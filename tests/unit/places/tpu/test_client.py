@@ -53,6 +53,21 @@ print([name for name in sys.modules if name.partition(".")[0] in ("google", "req
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+@pytest.mark.parametrize("light", [True, False])
+def test_only_what_may_create_loads_the_types_of_its_request_and_it_does_so_before(stub: StubApi, light: bool) -> None:
+    code = f"""
+import sys
+from types import SimpleNamespace
+from orchestrator.places.tpu.place import PLACE
+from orchestrator.settings import Target
+address = lambda cloud: (Target("emulated", "emulated"), {stub.url!r}, "t")
+PLACE.open_cloud(SimpleNamespace(light={light}, address=address), "emulated")
+print("google.cloud.tpu_v2" in sys.modules)
+"""
+    done = ran([sys.executable, "-c", code], cwd=ROOT)
+    assert (done.stdout.strip(), done.stderr) == (str(not light), "")
+
+
 def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: StubApi, api: TpuApi) -> None:
     rows = [{**NODE}, {**NODE, "name": NODE["name"].replace("us-central1-a", "us-east5-b")}]
     stub.answers(StubReply(200, {"nodes": rows, "unreachable": ["projects/acme-project/locations/us-east1-d"]}))
