@@ -27,6 +27,7 @@ name: log
 tpu: {{accelerator: v5litepod-4, zone: {zone}}}
 env: {{API_TOKEN: "${{env:API_TOKEN}}"}}
 command: cat {log}
+limits: {{max_log: 2GB}}  # the default is as much as the largest log has
 """
 
 
