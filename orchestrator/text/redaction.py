@@ -10,7 +10,8 @@ import base64
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from urllib.parse import quote, quote_plus
 
 from orchestrator.text.terminal import COLORS, ESCAPES, PLAIN, UNPRINTABLE_IN_LINES, harmless_lines
@@ -109,8 +110,8 @@ class Redactor:
         if not data.isascii() or data.translate(None, PLAIN):
             text = data.replace(b"\r", b"\n").decode("utf-8", "surrogateescape")  # a state of a line ends at either
             shown = _UNSEEN.sub("", harmless_lines(text))
-            if shown != text and (places := self._found(_encoded(shown))):
-                found += _before_cleaning(text, places)
+            if shown != text and (places := self._found(cleaned := _encoded(shown))):
+                found += _before_cleaning(text, cleaned, sorted(places))
         return _merged(found)
 
     def _found(self, data: bytes) -> list[Span]:
@@ -241,8 +242,35 @@ def _places(form: bytes, data: bytes) -> Iterator[Span]:
         at = data.find(form, at + 1)
 
 
-def _before_cleaning(text: str, spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield where in the text, in bytes, is what has these places once it is cleaned and without what is not seen."""
+def _before_cleaning(text: str, cleaned: bytes, spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield where in the text, in bytes, is what has these places, in order, once it is cleaned.
+
+    Only the lines that they are on are looked at: most of a log has no secret.
+    """
+    lines, rest = text.split("\n"), cleaned.split(b"\n")
+    if len(lines) != len(rest):  # an escape sequence took a line end along
+        yield from _in_block(text, spans)
+        return
+    ends = list(accumulate(len(each) + 1 for each in rest))
+    blocks: list[tuple[int, int, list[Span]]] = []  # lines, from the first to the last, and what is in them
+    for start, end in spans:
+        first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
+        if blocks and first <= blocks[-1][1]:
+            first, before, inside = blocks.pop()
+            inside.append((start, end))
+            blocks.append((first, max(before, last), inside))
+        else:
+            blocks.append((first, last, [(start, end)]))
+    line = at = 0  # and where that line begins in the text
+    for first, last, inside in blocks:
+        at += sum(len(each.encode("utf-8", "surrogateescape")) + 1 for each in lines[line:first])
+        line, begin = first, ends[first - 1] if first else 0
+        block = "\n".join(lines[first : last + 1])
+        for start, end in _in_block(block, [(start - begin, end - begin) for start, end in inside]):
+            yield at + start, at + end
+
+
+def _in_block(text: str, spans: Iterable[Span]) -> Iterator[Span]:
     steps = []
     for pattern in (COLORS, ESCAPES, UNPRINTABLE_IN_LINES, _UNSEEN):
         steps.append(_taken_out(pattern, text))
