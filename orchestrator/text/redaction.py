@@ -56,6 +56,8 @@ _UNSEEN = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+# All bytes but those that such a character begins with in UTF-8, U+00AD excepted; few logs have one.
+_SEEN = bytes(set(range(256)) - set(b"\xcd\xe1\xe3\xef\xf0\xf3"))
 
 Span = tuple[int, int]
 
@@ -109,7 +111,9 @@ class Redactor:
         found = self._found(data)
         if not data.isascii() or data.translate(None, PLAIN):
             text = data.replace(b"\r", b"\n").decode("utf-8", "surrogateescape")  # a state of a line ends at either
-            shown = _UNSEEN.sub("", harmless_lines(text))
+            shown = harmless_lines(text)
+            if data.translate(None, _SEEN) or b"\xc2\xad" in data:
+                shown = _UNSEEN.sub("", shown)
             if shown != text and (places := self._found(cleaned := _encoded(shown))):
                 found += _before_cleaning(text, cleaned, sorted(places))
         return _merged(found)
