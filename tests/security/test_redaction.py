@@ -123,7 +123,9 @@ def test_of_a_line_with_colors_it_is_found_out_once_what_is_taken_out(monkeypatc
     assert colors.finditer.call_count == 1
 
 
-@given(st.lists(st.sampled_from(["\x1b[32m", "\ufeff", "é", "\n", "\x1b]0;title", "\x1b\\", TOKEN, TOKEN[:9], TOKEN[9:]])))
+@given(
+    st.lists(st.sampled_from(["\x1b[32m", "\ufeff", "é", "\n", "\x1b]0;title", "\x1b\\", TOKEN, TOKEN[:9], TOKEN[9:]]))
+)
 def test_of_many_lines_only_those_with_a_secret_change(parts: list[str]) -> None:
     text = "".join(parts)
     hidden = Redactor([TOKEN]).hide(text)
