@@ -78,6 +78,7 @@ async def serve(store: Store, host: str, port: int, ready_fd: int | None, end_fd
     for task in (driving, watching, stopping):
         task.cancel()
     await asyncio.gather(watching, return_exceptions=True)  # else its cancellation is logged as an error
+    await asyncio.wait({driving})  # else it would power on what is powered off below
     if store.is_ours():
         (store.directory / ENDPOINT).unlink(missing_ok=True)
     await proxy.close()

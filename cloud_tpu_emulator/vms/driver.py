@@ -9,6 +9,7 @@ import functools
 import logging
 import time
 from collections import Counter
+from contextlib import suppress
 
 from cloud_tpu_emulator.model.cloud_state import CloudState
 from cloud_tpu_emulator.model.records import HostRecord, Node, Power, startup_script_of
@@ -117,10 +118,10 @@ class Driver:
                 continue
             due = self.state.next_due()
             pause_s = None if due is None else max(0.0, due - self.clock())
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause_s)
-            except TimeoutError:
-                continue
+            # Python 3.11's wait_for forgets a cancellation that comes together with what it waits for.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
 
     async def power_off(self) -> None:
         """Close every port and end every process, before the daemon ends. The nodes stay in the state."""

@@ -43,7 +43,8 @@ class Notifier:
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the next `notify`. Return whether it came within `timeout_s` seconds (None: no limit)."""
         try:
-            await asyncio.wait_for(self._next.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._next.wait()
         except TimeoutError:
             return False
         return True

@@ -18,6 +18,7 @@ from cloud_tpu_emulator.vms.driver import Driver
 from orchestrator.system import boot_clock
 from tests.disk import calls_of_depth
 from tests.emulator.unit.model.queue_fixture import PLACE, QueueCloud
+from tests.waiting import HANG_S
 
 
 def test_every_request_restarts_the_time_after_which_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,6 +260,33 @@ def publish_all(store: CountingStore) -> None:
 def test_what_many_workers_publish_at_once_is_written_once(store: CountingStore) -> None:
     publish_all(store)
     assert store.writes == [WORKERS]
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_it_ends_when_it_is_cancelled_just_as_something_happens(
+    turns: int, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(CloudState("key"), store, time.time)  # type: ignore[arg-type]
+    waits = asyncio.Event()
+
+    def next_due() -> float:
+        waits.set()
+        return time.time() + 3600
+
+    monkeypatch.setattr(driver.state, "next_due", next_due)
+
+    async def run() -> None:
+        running = asyncio.create_task(driver.run())
+        await waits.wait()
+        await asyncio.sleep(0)
+        driver.changed()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait({running}, timeout=HANG_S)
+        assert running.cancelled()
+
+    asyncio.run(run())
 
 
 def test_it_starts_whatever_tree_a_job_left(store: CountingStore) -> None:
