@@ -286,7 +286,7 @@ def rows(worker: Worker) -> Rows:
     ("rm -rf ../work ../artifacts; echo new >~/kept", {"home/kept"}),
     ("mkdir .hydra && echo a >.hydra/config.yaml; exit 3", {"work/.hydra/config.yaml"}),
     ("mkdir wandb && echo a >wandb/run && ln -s wandb latest && ln -s wandb/run last", {"work/wandb/run"}),
-    ("echo a >../artifacts/a; ln ../artifacts/a b; echo c >c; ln -s ../work/c ../artifacts/c", set()),
+    ("echo a >../artifacts/a; ln ../artifacts/a b; echo c >c; ln -sr c ../artifacts/c", set()),
     ("echo a >one.png; echo b >two.csv", {"work/two.csv"}),  # the pattern of the test brings the other
     ("mkdir ~/.cache; echo a >~/.cache/blob; ln -s ~/.cache/blob model; ln -s ~/.cache all", {"work/model"}),
     ("echo '{\"type\": \"authorized_user\"}' >~/.config; ln -s ~/.config settings.json", {"work/settings.json"}),
