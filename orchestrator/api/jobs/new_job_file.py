@@ -34,6 +34,7 @@ _TEMPLATE = """\
 command: {command}
 code: .                         # shipped to every worker, without what .gitignore and .tpujobignore name
 {needs}# installed on each worker, in an environment of its own
+# python: "3.12"                # of that environment; a TPU VM has 3.10, which the newest packages do without
 
 tpu:
   accelerator: v5e-8            # types, zones and prices: `tpujob offers`

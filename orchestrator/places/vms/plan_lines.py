@@ -28,11 +28,12 @@ def plan_lines(
     overlap_s: float | None = None,
     python: str | None = None,
     torch_tpu: bool = False,
+    chooses_torch: bool = False,
 ) -> list[str]:
     """Return what a run is about to do. `now`: unix seconds.
 
     `overlap_s`: how long a loser of a race may exist beside the winner. `python`: the version of emulated workers, for a
-    job with code of its own. `torch_tpu`: the job trains with torch_tpu.
+    job with code of its own. `torch_tpu`: the job trains with torch_tpu. `chooses_torch`: with `backend: auto`.
     """
     first = plan.candidates[0]
     workers = f"{first.workers} worker{'s'[: first.workers != 1]}"
@@ -58,6 +59,11 @@ def plan_lines(
             f"backend: tpu needs Python 3.11 or newer, and a TPU VM has {VM_PYTHON}: the job ends in its setup; "
             'write `python: "3.12"`'
         )
+    if chooses_torch and not emulated and all(map(_has_torch_tpu, plan.candidates)):
+        lines.append(
+            "backend: auto trains with torch_xla; v4 and later have torch_tpu, too, which tpujob has not run on a chip yet: "
+            '`backend: tpu` with `python: "3.12"` takes it'
+        )
     if len(plan.racing) > 1 and overlap_s is not None:
         lines.append(_race_line(plan, overlap_s))
     if plan.availability_note is not None:
@@ -65,6 +71,12 @@ def plan_lines(
     if plan.wait_s:
         lines.append(f"waits for capacity for {format_duration(plan.wait_s)} altogether")
     return lines
+
+
+def _has_torch_tpu(one: Candidate) -> bool:
+    """Return whether torch_tpu is made for this type: for v4 and later."""
+    kind = catalog.lookup(one.accelerator_type)
+    return kind is not None and kind.generation not in ("v2", "v3")
 
 
 def table(plan: Plan) -> Table:

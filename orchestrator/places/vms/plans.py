@@ -98,6 +98,7 @@ def lines_of(
     emulated = is_emulated(desk.target.kind)
     has_code = spec is not None and (spec.train is None or spec.train.entry is not None)
     has_python = spec is not None and spec.python is not None
+    backend = spec.train.backend if spec is not None and spec.train is not None else None
     lines = plan_lines(
         plan,
         desk.now(),
@@ -105,7 +106,8 @@ def lines_of(
         emulated_cores=emulated_cores,
         overlap_s=desk.target.timings.absent_s,
         python="{}.{}".format(*sys.version_info) if emulated and has_code and not has_python else None,
-        torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu" and not has_python,
+        torch_tpu=backend == "tpu" and not has_python,
+        chooses_torch=backend == "auto",
     )
     if (taken := access.route(wish, rules_of(desk).known())) != access.DIRECT:
         whose = "workers of a new slice" if after_held else "the workers"

@@ -245,6 +245,8 @@ class Supervisor:
         phase = self.phase
         environment = dict(os.environ, PYTHONUNBUFFERED="1")  # the log must not lag by a buffer
         environment["TPUJOB_ARTIFACTS"] = f"{phase.run}/artifacts"
+        if self.remote:  # a later attempt, or run, on a held slice finds there what JAX has compiled
+            environment.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.expanduser("~/tpujob/jax"))
         environment.update(asked)
         environment.update({phases.MARK: phase.dir, "TPUJOB_ATTEMPT": phase.attempt})
         return environment

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 OF_AN_ATTEMPT = frozenset(("work", "artifacts", "setup", "main", "before.json", "restored.json"))
-OF_TPUJOB = frozenset(("bin", "store", "envs", "tools", "data"))
+OF_TPUJOB = frozenset(("bin", "store", "envs", "tools", "data", "jax"))
 BEFORE, RESTORED = "before.json", "restored.json"  # in the directory of the attempt
 CACHES = frozenset(("__pycache__", ".cache", ".git", ".hg", ".svn", ".venv", "node_modules", ".ruff_cache", ".mypy_cache",
     ".pytest_cache", ".tox", ".nox", ".eggs", "site-packages"))  # fmt: skip

@@ -137,6 +137,19 @@ def test_a_training_that_no_image_has_the_python_for_is_announced_before_anythin
     )
 
 
+@pytest.mark.parametrize(("accelerators", "emulated", "said"), [
+    (["v5litepod-8"], False, True), (["v4-8", "v6e-8"], False, True), (["v3-8"], False, False),
+    (["v4-8", "v2-8"], False, False), (["v5litepod-8"], True, False),
+])  # fmt: skip
+def test_whose_backend_is_chosen_learns_of_torch_tpu_where_every_tpu_has_it_and_is_real(
+    accelerators: list[str], emulated: bool, said: bool
+) -> None:
+    plan = make([CapacityRequest(each, ("any",)) for each in accelerators])
+    found = [line for line in plan_lines(plan, AT, emulated=emulated, chooses_torch=True) if "torch_tpu" in line]
+    assert len(found) == said and all('`backend: tpu` with `python: "3.12"` takes it' in line for line in found)
+    assert not [line for line in plan_lines(plan, AT, emulated=emulated) if "torch_tpu" in line]
+
+
 def test_whose_own_code_runs_here_learns_which_python_a_tpu_vm_has() -> None:
     said = plan_lines(make([V5E]), AT, emulated=True, python="3.13")
     assert "the job's own code gets Python 3.13 here; a TPU VM has Python 3.10" in said
