@@ -9,6 +9,7 @@ from dataclasses import dataclass
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[.*?\])?\s*(?:==\s*([^\s;]+)|@\s*(\S+))")
 _HASH = re.compile(r"--hash[=\s]+(\w+:[0-9a-fA-F]+)")
+_WHEEL = re.compile(r"(?:.*[/\s])?[^/\s]+-(\w[\w.]*)-(\w+)-(\w[\w.]*)\.whl(?=$|[\s;#\[])")
 FAR_BEHIND = 3  # minor versions
 
 
@@ -64,6 +65,23 @@ def foreign_hashes(asked: Iterable[str], lock: Lock) -> list[str]:
     """Return the asked lines with hashes of which none is that of a file that the lock knows."""
     known = {name_of(line): set(_HASH.findall(line)) for line in lock.lines}
     return [line for line in asked if (own := set(_HASH.findall(line))) and not own & known.get(name_of(line), own)]
+
+
+def foreign_wheels(asked: Iterable[str], python: str) -> list[tuple[str, str]]:
+    """Return the asked lines that name a file which Linux on x86-64 with this Python cannot install, with what it is for."""
+    found = []
+    number = python.replace(".", "", 1)
+    for line in asked:
+        if (match := _WHEEL.match(line)) is None:
+            continue
+        pythons, abi, platforms = match[1].split("."), match[2], match[3].split(".")
+        fits = any(
+            each.startswith("py3") or each == f"cp{number}" or (abi == "abi3" and each.startswith("cp3"))
+            for each in pythons
+        )
+        if not fits or not any(each == "any" or re.fullmatch(r".*linux.*_x86_64", each) for each in platforms):
+            found.append((line, f"{match[1]}-{match[2]}-{match[3]}"))
+    return found
 
 
 def with_hashes_of(asked: Iterable[str], lock: Lock) -> Lock:

@@ -26,6 +26,16 @@ _ABSOLUTE = re.compile(r"(?:^|[@\s=+])(?:file:(?://(?:localhost)?)?)?(/[^\s;#\[]
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:", re.I)
 _LOCAL = re.compile(r"(?P<path>[^\[;]+?)(?P<rest>(\[.*\])?\s*(;.*|\s--.*)?)", re.S)
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz")
+_OF_WINDOWS = re.compile(r"[a-z]:[\\/]|\.{1,2}\\", re.I)
+# Files that people name by mistake, by how a line of them begins, and what to do instead.
+_OTHER_FILES = (
+    (r"(channels|dependencies):\s*$", "is a file of conda; name a requirements file with the packages that pip has"),
+    (r"\[\[source\]\]|\[packages\]", "is a Pipfile; `pipenv requirements` prints a requirements file"),
+    (r"\[\[package\]\]", "is a lock of Poetry, uv or PDM; its `export` command prints a requirements file"),
+    (r"<(!doctype|html|\?xml)\b", "is a web page; download the file itself"),
+    (r"version https://git-lfs\.", "is a pointer of Git LFS; `git lfs pull` fetches the file"),
+    (r"<<<<<<< ", "has a conflict that Git left; decide between its sides"),
+)
 _IGNORED_BY_UV = ("--pre", "--prefer-binary", "--trusted-host", "--use-feature")
 
 
@@ -59,6 +69,7 @@ class Reader:
     ) -> None:
         self._read, self._in_code, self._why_not = read, in_code, why_not
         self._files = 0
+        self._open: list[PurePath] = []  # that name the next one
         self.found = Requirements()
 
     def packages(self, items: Sequence[str], directory: PurePath) -> Requirements:
@@ -77,7 +88,10 @@ class Reader:
 
     def file(self, path: PurePath, name: str) -> Requirements:
         """Return the requirements of a file and of those that it names. `name`: its name in messages. Raises Refused."""
-        self._file(path, PurePath(name), self.found.lines)
+        try:
+            self._file(path, PurePath(name), self.found.lines)
+        except ValueError as error:
+            raise Refused(str(error)) from None
         return self.found
 
     def _list(self, items: Sequence[str], directory: PurePath, where: str) -> None:
@@ -91,10 +105,17 @@ class Reader:
                 raise Refused(f"{where}`{for_display(item)}` {error}") from None
 
     def _file(self, path: PurePath, name: PurePath, into: list[str]) -> None:
+        """Raises Refused for a line, and ValueError for the file itself, which the line that names it is told with."""
+        where = _without_detours(path)
+        if where in self._open:
+            raise ValueError(f"{name} leads back to this file; remove one of the two lines")
         try:
             text = self._text(path)
+            if other := _other_file(text):
+                raise ValueError(other)
         except ValueError as error:
-            raise Refused(f"{name}: {error}") from None
+            raise ValueError(f"{name}: {error}") from None
+        self._open.append(where)
         for number, line in _logical_lines(text):
             before = len(into)
             try:
@@ -103,6 +124,7 @@ class Reader:
                     self.found.origins.setdefault(made, f"{name}:{number}: ")
             except ValueError as error:
                 raise Refused(f"{name}:{number}: {error}") from None
+        self._open.pop()
 
     def _text(self, path: PurePath) -> str:
         self._files += 1
@@ -136,6 +158,8 @@ class Reader:
 
     def _requirement(self, text: str, directory: PurePath) -> str:
         """Return the requirement; a relative path as one from the job's working directory. An absolute one is the worker's."""
+        if _OF_WINDOWS.match(text):
+            raise ValueError(f"names {for_display(text)}, a path of Windows; write one relative to this file, with `/`")
         self._check_paths(re.split(r"\s-", text, maxsplit=1)[0])
         match = _LOCAL.fullmatch(text)
         path = match["path"].strip() if match else ""
@@ -154,6 +178,22 @@ class Reader:
         inside = self._in_code(directory / path)
         self.found.uses_code = True
         return f"./{inside}"
+
+
+def _without_detours(path: PurePath) -> PurePath:
+    """Return the path without `DIRECTORY/..` in it."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return PurePath(*parts)
+
+
+def _other_file(text: str) -> str:
+    """Return what a file is that has no requirements, as the end of a sentence; "" for one that may have some."""
+    return next((what for begins, what in _OTHER_FILES if re.search(rf"^{begins}", text, re.I | re.M)), "")
 
 
 def _without_secret(line: str) -> str:

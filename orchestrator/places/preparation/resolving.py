@@ -20,6 +20,7 @@ from orchestrator.job.source.lock_file import (
     Lock,
     far_behind,
     foreign_hashes,
+    foreign_wheels,
     name_of,
     options_of,
     plain,
@@ -109,7 +110,8 @@ def resolve(
     asked = environment_of(spec, requirements.read(spec, path), emulation)
     python = spec.python or workers.python
     if asked is None or not asked.requirements:
-        return Resolved(asked, workers)
+        empty = (f"{asked.what}: no package is named there",) if asked is not None and asked.what else ()
+        return Resolved(asked, workers, lines=empty)
     if not python:
         why = f"requirements: which Python {workers.what} has is not known here, so the pods choose the versions"
         return Resolved(asked, workers, warnings=(f'{why}; `python: "{NEWER}"` lets tpujob choose them first',))
@@ -121,13 +123,21 @@ def resolve(
         chosen = resolver.paired(python)
         newer = later.result() if later is not None else None
     if chosen.refused:
-        raise _refusal(spec, path, asked, chosen.why, f"Python {python} of {workers.what}", newer)
+        raise _refusal(spec, path, asked, chosen.why, f"Python {python} of {workers.what}", newer, chosen.line)
+    if not chosen.lock.lines and not chosen.why:
+        none = f"{asked.what}: by its markers, nothing is for Python {python} of {workers.what}"
+        return Resolved(asked, workers, warnings=(none,))
     if not chosen.lock.lines:
         why = f"{asked.what}: the versions cannot be chosen here, so the workers choose them: {chosen.why}"
         return Resolved(asked, workers, warnings=(why,))
     if workers.lend_torch and "torch" in chosen.lock.versions:
         return Resolved(asked, workers)  # the worker knows what it lends, and what fits that
     lines = asked.requirements.splitlines()
+    if workers.platform is not None and (unfit := foreign_wheels(lines, python)):
+        why = f"a wheel for {unfit[0][1]} cannot be installed; name the package, or a wheel that fits"
+        raise _refusal(
+            spec, path, replace(asked, requirements=f"{unfit[0][0]}\n"), why, f"Python {python} of {workers.what}", None
+        )
     if foreign := foreign_hashes(lines, chosen.lock):
         why = "no file of this version that the index has is one of these hashes"
         raise _refusal(spec, path, replace(asked, requirements=f"{foreign[0]}\n"), why, "", None)
@@ -158,14 +168,23 @@ def _line(asked: Sequence[str], lock: Lock, for_what: str) -> str:
 
 
 def _refusal(
-    spec: JobSpec, path: Path, asked: Environment, why: str, for_what: str, newer: Answer | None
+    spec: JobSpec,
+    path: Path,
+    asked: Environment,
+    why: str,
+    for_what: str,
+    newer: Answer | None,
+    number: int | None = None,
 ) -> JobSpecError:
-    """Return the error for packages that cannot be had. `newer`: what a newer Python would get."""
+    """Return the error for packages that cannot be had. `newer`: what a newer Python would get. `number`: of the line, if it
+    is known.
+    """
     found = Requirements() if spec.requirements is None else requirements.found_in(spec, path)[0]
+    lines = asked.requirements.splitlines()
     words = set(map(plain, re.findall(r"[A-Za-z0-9][\w.-]*\w", re.sub(r"==|[<>~!]=?", " ", why))))
-    blamed = [
-        line for line in asked.requirements.splitlines() if name_of(line) in words
-    ] or asked.requirements.splitlines()
+    blamed = [line for line in lines if name_of(line) in words] or lines
+    if number is not None:
+        blamed = [lines[number]]
     key: tuple[str | int, ...] = requirements.KEY
     if isinstance(spec.requirements, tuple) and blamed[0] in found.lines:
         key = (*key, found.lines.index(blamed[0]))

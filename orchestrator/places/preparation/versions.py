@@ -36,18 +36,24 @@ MOST_CHARS = 300
 LIMITS = {"UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}  # without an index, no command waits for minutes
 _NONE_FITS = "No solution found"
 _REFUSED = re.compile(r"(?:error:|\s*×) (No solution found|Couldn't parse|Unsupported|Expected|Unexpected)")
+_ERROR = re.compile(r"^(error:|\s*×).*", re.M | re.S)  # after warnings
+_NO_PROJECT = "does not appear to be a Python project"  # of a directory that travels as it is
+_NO_EXTRA = re.compile(r"^warning: (The package .* does not have an extra named .*)$", re.M)
 _CLOSED = re.compile(r"An index URL .* could not be queried .*")  # of which uv says that a package is not there
+_UNREAD = re.compile(r"Couldn't parse requirement in .*\n\s*(?:Caused by: |cause: )?(.*)")
+_AT_LINE, _AT_BYTE = re.compile(r":\s+-:(\d+):\d+\b"), re.compile(r"in `-` at position (\d+)")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # as uv and pip read requirements
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What uv answers. Without lines, `why` there is no lock; `refused`: because none can be."""
+    """What uv answers. Without lines, `why` there is no lock, or "" where nothing is asked for; `refused`: none can be."""
 
     lock: Lock = NO_LOCK
     why: str = ""
     refused: bool = False
     notes: tuple[str, ...] = ()
+    line: int | None = None  # the number of the one that uv cannot read, from 0
 
 
 class Resolver:
@@ -89,8 +95,8 @@ class Resolver:
         for pin in (f"torch=={xla}.*", f"torch-xla=={torch}.*"):
             again = self.choose(python, pin)
             if again.lock.lines:
-                return replace(again, notes=(f"{what}: {pin} is asked for, too",))
-        return replace(first, notes=(what,))
+                return replace(again, notes=(*again.notes, f"{what}: {pin} is asked for, too"))
+        return replace(first, notes=(*first.notes, what))
 
     def choose(self, python: str, pin: str = "") -> Answer:
         """Return what uv chooses for a Python, or has chosen some minutes ago. `pin`: a constraint beside the job's."""
@@ -107,7 +113,8 @@ class Resolver:
         kept = self.kept_in / f"{hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]}.json"
         with suppress(OSError, ValueError, KeyError):
             if 0 <= time.time() - kept.stat().st_mtime < KEPT_S:
-                return Answer(Lock(tuple(json.loads(kept.read_text())["lines"])))
+                found = json.loads(kept.read_text())
+                return Answer(Lock(tuple(found["lines"])), notes=tuple(found["notes"]))
         answer = self._ask(python, pin)
         if answer.lock.lines and not self.asked.uses_code:
             with suppress(OSError):
@@ -116,7 +123,7 @@ class Resolver:
 
     def _keep(self, kept: Path, answer: Answer) -> None:
         self.kept_in.mkdir(parents=True, exist_ok=True)
-        whole_file.replace(kept, json.dumps({"lines": answer.lock.lines}))
+        whole_file.replace(kept, json.dumps({"lines": answer.lock.lines, "notes": answer.notes}))
         for old in self.kept_in.iterdir():
             if time.time() - old.stat().st_mtime > KEPT_S:
                 old.unlink(missing_ok=True)
@@ -124,18 +131,19 @@ class Resolver:
     def _ask(self, python: str, pin: str) -> Answer:
         if self.uv is None:
             return Answer(why="there is no uv here; `pip install uv`")
+        text = "".join(f"{line}\n" for line in self.lines)
         with self._once:
             environ = self.environ
         with tempfile.TemporaryDirectory(prefix="tpujob-resolve-") as scratch:
             constraints = Path(scratch, "constraints.txt")
             constraints.write_text(f"{self.asked.constraints}{pin}\n")
-            argv = [self.uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"]
+            argv = [self.uv, "pip", "compile", "--no-header", "--no-annotate", "--generate-hashes"]
             argv += ["--python", sys.executable, "--python-version", python, "--constraint", str(constraints)]
             argv += [*self._options(), *tools.no_index(environ), "-"]
             try:
                 done = subprocess.run(
                     argv,
-                    input="".join(f"{line}\n" for line in self.lines),
+                    input=text,
                     capture_output=True,
                     text=True,
                     cwd=self.code,
@@ -148,9 +156,13 @@ class Resolver:
             except OSError as error:
                 return Answer(why=f"{self.uv} cannot be run: {error.strerror}")
         if done.returncode == 0:
-            return Answer(lock_of(self._without_values(done.stdout)))
-        why, closed = self._without_values(_reason(done.stderr)), _CLOSED.search(done.stderr)
-        return Answer(why=closed[0] if closed else why, refused=not closed and bool(_REFUSED.match(done.stderr)))
+            notes = tuple(f"requirements: {each}" for each in _NO_EXTRA.findall(self._without_values(done.stderr)))
+            return Answer(lock_of(self._without_values(done.stdout)), notes=notes)
+        found = _ERROR.search(done.stderr)
+        said = found[0] if found else done.stderr
+        why, closed = self._without_values(_reason(said)), _CLOSED.search(said)
+        refused = bool(_REFUSED.match(said)) or _NO_PROJECT in why
+        return Answer(why=closed[0] if closed else why, refused=refused and not closed, line=_line_of(said, text))
 
     def _options(self) -> Iterator[str]:
         """Yield the options for uv that requirements files have for pip."""
@@ -170,9 +182,20 @@ class Resolver:
         return text
 
 
+def _line_of(said: str, text: str) -> int | None:
+    """Return the number of the line of a text, from 0, that uv cannot read; None if it says nothing of the kind."""
+    if found := _AT_LINE.search(said):
+        return int(found[1]) - 1
+    found = _AT_BYTE.search(said)
+    return text.encode()[: int(found[1])].count(b"\n") if found else None
+
+
 def _reason(stderr: str) -> str:
     """Return what uv says on one line: of versions that exclude each other only why."""
     text = stderr.partition("\nhint:")[0].removeprefix("error:")
+    if unread := _UNREAD.search(text):
+        return f"not a requirement: {unread[1]}"
+    text = _AT_LINE.sub("", text)
     parts = [" ".join(part.split()).rstrip(":") for part in re.split(r"cause:|╰─▶|├─▶|Caused by:", text)]
     if _NONE_FITS in parts[0]:
         return parts[-1]

@@ -111,7 +111,11 @@ def test_files_that_are_named_are_read_into_it_each_relative_to_the_file_that_na
 
 
 def test_files_that_name_each_other_are_refused() -> None:
-    assert f"is one of more than {MAX_FILES} files" in refused("-r requirements.txt\n")
+    assert refused("-r requirements.txt\n").endswith(
+        ": requirements.txt leads back to this file; remove one of the two lines"
+    )
+    chain = {f"job__{number}.txt": f"-r {number + 1}.txt\n" for number in range(MAX_FILES + 1)}
+    assert f"is one of more than {MAX_FILES} files" in refused("-r 0.txt\n", **chain)
 
 
 @pytest.mark.parametrize(("line", "made"), [
@@ -144,7 +148,9 @@ def test_an_option_that_uv_ignores_asks_for_pip(line: str) -> None:
 
 def test_a_mistake_names_the_file_and_the_line_where_it_is_written() -> None:
     assert refused("numpy\n../other\n") == "requirements.txt:2: lies outside"
-    assert refused("-r missing.txt\n") == "missing.txt: job/missing.txt cannot be read: no such file"
+    assert (
+        refused("-r missing.txt\n") == "requirements.txt:1: missing.txt: job/missing.txt cannot be read: no such file"
+    )
     assert refused("-r base/all.txt\n", **{"job__base__all.txt": "a\n\n../../x\n"}) == "base/all.txt:3: lies outside"
 
 
