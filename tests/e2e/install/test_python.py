@@ -1,6 +1,7 @@
 """The Python of the workers: 3.10 as in today's images, what a job installs there, and when it is installed anew."""
 
 import os
+import shutil
 from pathlib import Path
 
 import certifi
@@ -9,6 +10,7 @@ import pytest
 
 from tests.cli_fixture import Cli, Tpujob
 from tests.programs_fixture import HAS_TORCH, needs_torch
+from tests.waiting import until
 from tests.wheels import wheel
 
 HEAD = "name: mine\ntpu: {zone: us-central1-a}\n"
@@ -145,3 +147,51 @@ def test_requirements_are_installed_once_on_a_held_slice_and_again_when_they_cha
     refused = cli("run", job)
     assert refused.returncode == 64, refused.text
     assert "requirements: requirements.txt:2: `nosuch`: for Python" in refused.text
+
+
+LOCKED = """
+tpu: {{accelerator: v5litepod-16, zone: us-central1-a}}
+requirements: [alpha]
+env: {{PIP_NO_INDEX: 1, PIP_FIND_LINKS: 'file://{wheels}'}}
+on_preemption: restart
+command: |
+  python -c 'import alpha; print(alpha.__version__)' > {there}/$TPUJOB_ATTEMPT.$TPUJOB_WORKER
+  grep alpha "$VIRTUAL_ENV/requirements.txt" >> {there}/$TPUJOB_ATTEMPT.$TPUJOB_WORKER
+  case $TPUJOB_ATTEMPT in *-1) [ -e {there}/again ] || sleep 60;; esac
+limits: {{max_duration: 6m}}
+"""
+
+
+@pytest.mark.ci
+def test_every_worker_of_every_attempt_installs_the_same_lock_and_a_held_slice_installs_it_once(cli: Cli) -> None:
+    wheels, there = cli.directory / "wheels", cli.directory / "there"
+    there.mkdir()
+    wheel(wheels, "alpha")
+    job = cli.job(LOCKED.format(wheels=wheels, there=there))
+    process = cli.start("run", job)
+    until(lambda: len([path for path in there.iterdir() if path.read_text().count("\n") == 2]) == 4, "all workers")
+    wheel(wheels, "alpha", "9.0")  # which an attempt would get that chose for itself
+    cli.admin("POST", f"nodes/{cli.alive()[0].rpartition('/')[2]}:preempt", {"notice_s": 0})
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    found = {path.name[-3:]: path.read_text() for path in there.iterdir()}
+    assert sorted(found) == [f"{attempt}.{worker}" for attempt in (1, 2) for worker in range(4)]
+    (lock,) = cli.directory.glob("runs/*/requirements.lock")
+    line = lock.read_text().splitlines()[1]
+    assert set(found.values()) == {f"0.0.1\n{line}\n"} and line.startswith("alpha==0.0.1 --hash=sha256:")
+    (there / "again").touch()
+    assert cli("up", "--accelerator", "v5litepod-16", "--zone", "us-central1-a").returncode == 0
+    assert "alpha: 1 package in " in cli("run", job).stdout.replace("1 requirement:", "alpha:")
+    shutil.rmtree(wheels)
+    done = cli("run", job)
+    assert done.returncode == 0 and "1 package, is there already" in done.stdout, done.text
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("text", ["alpha==7\n", "-r no.txt\n", "alpha; pythn > '3'\n", "name: x\ndependencies:\n"])
+def test_a_job_with_an_odd_requirements_file_creates_nothing(cli: Cli, text: str) -> None:
+    wheel(cli.directory / "wheels", "alpha")
+    (cli.directory / "requirements.txt").write_text(text)
+    done = cli("run", cli.job(ALPHA.format(wheels=f"file://{cli.directory}/wheels")))
+    assert done.returncode == 64 and "requirements: requirements.txt:" in done.stderr, done.text
+    assert cli.lived() == 0 and cli.requests("nodes.create") == []
