@@ -75,6 +75,20 @@ exit $rc
 """
 
 
+def with_jax_cache(main: str, fetch: str, send: str) -> str:
+    """Return the script between two commands that copy what JAX has compiled, and whose end does not matter."""
+    end = f"END-OF-CACHED-{hashlib.sha256(main.encode()).hexdigest()[:12]}"
+    return f"""( {fetch} ) || true
+cat >"$0.cached" <<'{end}'
+{main}
+{end}
+bash -- "$0.cached"
+rc=$?
+( {send} ) || true
+exit $rc
+"""
+
+
 def with_data(setup: str, data: Mapping[str, str], agent: str, root: str) -> str:
     """Return the script of a setup after what fetches `data:`. `agent`: the command of verb `data`; `root`: of its cache."""
     request = json.dumps({"data": dict(data), "root": root})

@@ -26,6 +26,7 @@ VERBS = {  # verb: the module that has a function of that name
     "tpu_metrics": "agent.chips",
     "chips": "agent.chips",
     "upload": "buckets.upload",
+    "jax_cache": "buckets.jax_cache",
     "environment": "environment.virtualenv",
     "data": "buckets.data",
     "local": "agent.local",

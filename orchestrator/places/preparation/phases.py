@@ -6,6 +6,7 @@ The variables are TPU_NAME, TPUJOB_*, PJRT_DEVICE: docs/job-file.md lists them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -67,6 +68,8 @@ _TORCH: dict[str, tuple[str, ...]] = dict.fromkeys(("xla", "auto"), ("torch", "t
 _TORCH |= dict.fromkeys(("cuda", "cpu"), ("torch", "numpy"))
 _TORCH["tpu"] = ("torch", "torch_tpu", "numpy")
 
+JAX_CACHE = "JAX_COMPILATION_CACHE_DIR"  # which the supervisor of a worker sets
+
 # Where `data:` is kept for later runs: on the disk of the job's directory, which gets links to it. Of a pod: beside that.
 WORKER_DATA, POD_DATA = "~/tpujob/data", "../../data"
 
@@ -91,7 +94,16 @@ def phases(
         return PhaseScript(phase, text, run, env, manifest, emulation, bucket, artifacts.patterns(spec.artifacts))
 
     first = [Phase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
+    if spec.bucket is not None and _has_jax(spec, environment) and JAX_CACHE not in env:
+        fetch, send = (agent.command("jax_cache", way, f"{spec.bucket}/jax") for way in ("fetch", "send"))
+        main = scripts.with_jax_cache(main, fetch, send)
     return (*first, Phase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
+
+
+def _has_jax(spec: JobSpec, environment: Environment | None) -> bool:
+    """Return whether the job installs JAX, itself or for another package."""
+    installed = "" if environment is None else environment.lock + environment.requirements
+    return re.search(r"^jax\b", installed, re.M | re.I) is not None or "jax" in " ".join(spec.setup or ())
 
 
 def pod_scripts(spec: JobSpec, *, code_id: str | None, environment: Environment | None) -> tuple[tuple[str, str], ...]:

@@ -247,6 +247,8 @@ class Supervisor:
         environment["TPUJOB_ARTIFACTS"] = f"{phase.run}/artifacts"
         if self.remote:  # a later attempt, or run, on a held slice finds there what JAX has compiled
             environment.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.expanduser("~/tpujob/jax"))
+            # Caches for GPUs, whose directory would make the same program another one below another home.
+            environment.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
         environment.update(asked)
         environment.update({phases.MARK: phase.dir, "TPUJOB_ATTEMPT": phase.attempt})
         return environment

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_tpu_emulator.daemon import control
 from tests.cli_fixture import Cli
 
 TRAIN = """
@@ -30,22 +31,63 @@ limits: {{max_duration: 6m}}
 """
 
 
-@pytest.mark.ci
-def test_a_second_run_on_a_held_slice_compiles_nothing_anew(cli: Cli) -> None:
+def job_of(cli: Cli) -> str:
     jax = pytest.importorskip("jax")
     (cli.directory / "code").mkdir()
     (cli.directory / "code" / "train.py").write_text(TRAIN)
-    text = JOB.replace("{path}", str(Path(jax.__file__).parents[1]))
+    return JOB.replace("{path}", str(Path(jax.__file__).parents[1]))
+
+
+def counted(cli: Cli, text: str) -> tuple[int, int, str]:
+    done = cli("run", cli.job(text))
+    assert done.returncode == 0, done.text
+    ((compiled, found, where),) = re.findall(r"compiled=(\d+) found=(\d+) in=(\S+)", done.stdout)
+    return int(compiled), int(found), where
+
+
+@pytest.mark.ci
+def test_a_second_run_on_a_held_slice_compiles_nothing_anew(cli: Cli) -> None:
+    text = job_of(cli)
     assert cli("up", "--zone", "us-central1-a").returncode == 0
-
-    def counted(text: str) -> tuple[int, int, str]:
-        done = cli("run", cli.job(text))
-        (said,) = re.findall(r"compiled=(\d+) found=(\d+) in=(\S+)", done.stdout)
-        return int(said[0]), int(said[1]), said[2]
-
-    compiled, found, where = counted(text)
+    compiled, found, where = counted(cli, text)
     assert compiled > 0 and found == 0 and where.endswith("/tpujob/jax")
-    assert counted(text) == (0, compiled, where)
+    assert counted(cli, text) == (0, compiled, where)
     own = cli.directory / "own"
-    assert counted(text.replace("env:", f"env:\n  JAX_COMPILATION_CACHE_DIR: {own}")) == (compiled, 0, str(own))
+    assert counted(cli, text.replace("env:", f"env:\n  JAX_COMPILATION_CACHE_DIR: {own}")) == (compiled, 0, str(own))
     assert not list(cli.directory.glob("runs/*/worker0/home")), "it is no result"
+
+
+ANY = """
+tpu: {zone: us-central1-a}
+setup: echo as pip install jax would
+bucket: gs://made/runs
+command: cd "$JAX_COMPILATION_CACHE_DIR"; echo "found=$(echo *)"; touch one-cache no-program; exit 3
+limits: {max_duration: 6m}
+"""
+
+
+@pytest.mark.ci
+def test_only_compiled_programs_are_copied_and_what_fails_there_fails_no_job(cli: Cli) -> None:
+    """Without JAX."""
+    cli.env["STORAGE_EMULATOR_HOST"] = control.ensure_running(cli.emulator_directory).url
+    said = [cli("run", cli.job(ANY)) for _ in range(2)]
+    assert [re.findall(r"found=(.*)", done.stdout) for done in said] == [["*"], ["one-cache"]]
+    assert "compiled programs of JAX: 1 to gs://made/runs/jax" in said[0].stdout
+    assert "compiled programs of JAX: 1 from gs://made/runs/jax" in said[1].stdout
+    fault = cli.fault("error", "objects.list", status=403)
+    refused = cli("run", cli.job(ANY))
+    assert fault and re.findall(r"found=(.*)", refused.stdout) == ["*"] and "; not all: " in refused.stdout, (
+        refused.text
+    )
+    assert {done.returncode for done in (*said, refused)} == {3}
+
+
+@pytest.mark.ci
+def test_with_a_bucket_the_next_slice_compiles_nothing_anew(cli: Cli) -> None:
+    text = f"{job_of(cli)}bucket: gs://made/runs\nsetup: echo as pip install jax would\n"
+    cli.env["STORAGE_EMULATOR_HOST"] = control.ensure_running(cli.emulator_directory).url
+    compiled, found, where = counted(cli, text)
+    assert compiled > 0 and found == 0
+    again = counted(cli, text)
+    assert again[:2] == (0, compiled) and again[2] != where and cli.lived() == 2
+    assert counted(cli, text.replace("jax would", "it would"))[:2] == (compiled, 0), "only jobs with JAX have the copy"
