@@ -40,8 +40,8 @@ class TrainSection(Section):
     backend: Literal["xla", "cuda", "cpu", "tpu", "auto", "none"] = Field(
         default="xla",
         description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU 0.2.0, which needs Python 3.11 on the VM "
-        "and which has not been run on a TPU yet. `auto`: a TPU if there is one, else a GPU, else the CPU. `none`: no PyTorch; "
-        "one process on each worker calls the `entry` as `function(None, run)`.",
+        "and which has not been run on a TPU yet. `auto`: a TPU if there is one (with torch_xla), else a GPU, else the CPU. "
+        "`none`: no PyTorch; one process on each worker calls the `entry` as `function(None, run)`.",
     )
     model: Literal["mnist_cnn", "alexnet", "mlp"] = Field(
         default="mnist_cnn", description="The network: `mnist_cnn` is the CNN of the PyTorch MNIST example."

@@ -76,9 +76,7 @@ def test_only_compiled_programs_are_copied_and_what_fails_there_fails_no_job(cli
     assert "compiled programs of JAX: 1 from gs://made/runs/jax" in said[1].stdout
     cli.fault("status", "storage.objects.list", status=403)
     refused = cli("run", cli.job(ANY))
-    assert re.findall(r"found=(.*)", refused.stdout) == ["*"] and "; not all: " in refused.stdout, (
-        refused.text
-    )
+    assert re.findall(r"found=(.*)", refused.stdout) == ["*"] and "; not all: " in refused.stdout, refused.text
     assert {done.returncode for done in (*said, refused)} == {3}
 
 

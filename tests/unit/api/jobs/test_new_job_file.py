@@ -204,6 +204,13 @@ def test_every_job_of_the_checkout_is_an_example_with_a_description() -> None:
     assert [each.name for each in found.values() if not each.description] == []
 
 
+def test_every_example_with_jax_asks_for_a_python_that_the_newest_jax_has() -> None:
+    texts = [path.read_text() for path in (ROOT / "jobs").glob("*.yaml")]
+    with_jax = [text for text in texts if "- jax" in text]
+    assert len(with_jax) == 2
+    assert all('python: "3.12"' in text or "image: python:3.12" in text for text in with_jax)
+
+
 @pytest.mark.parametrize(("name", "files"), [
     ("mnist", ["mnist.yaml"]), ("jax", ["jax.yaml", "jax/train_jax.py"]),
     ("mnist-compare", ["mnist-compare.yaml"]),
