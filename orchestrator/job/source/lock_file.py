@@ -9,7 +9,9 @@ from dataclasses import dataclass
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[.*?\])?\s*(?:==\s*([^\s;]+)|@\s*(\S+))")
 _HASH = re.compile(r"--hash[=\s]+(\w+:[0-9a-fA-F]+)")
-_WHEEL = re.compile(r"(?:.*[/\s])?[^/\s]+-(\w[\w.]*)-(\w+)-(\w[\w.]*)\.whl(?=$|[\s;#\[])")
+_WHEEL = re.compile(
+    r"(?:.*[/\s])?(?P<file>[^/\s]+-(?P<python>\w[\w.]*)-(?P<abi>\w+)-(?P<platform>\w[\w.]*)\.whl)(?=$|[\s;#\[])"
+)
 FAR_BEHIND = 3  # minor versions
 
 
@@ -67,20 +69,18 @@ def foreign_hashes(asked: Iterable[str], lock: Lock) -> list[str]:
     return [line for line in asked if (own := set(_HASH.findall(line))) and not own & known.get(name_of(line), own)]
 
 
-def foreign_wheels(asked: Iterable[str], python: str) -> list[tuple[str, str]]:
-    """Return the asked lines that name a file which Linux on x86-64 with this Python cannot install, with what it is for."""
+def foreign_wheels(asked: Iterable[str], lock: Lock, python: str) -> list[tuple[str, str]]:
+    """Return the asked lines whose file is in the lock, but not for Linux on x86-64 with this Python; with what it is for."""
     found = []
-    number = python.replace(".", "", 1)
-    for line in asked:
-        if (match := _WHEEL.match(line)) is None:
-            continue
-        pythons, abi, platforms = match[1].split("."), match[2], match[3].split(".")
-        fits = any(
-            each.startswith("py3") or each == f"cp{number}" or (abi == "abi3" and each.startswith("cp3"))
-            for each in pythons
+    for match in filter(None, map(_WHEEL.match, asked)):
+        pythons, platforms, minor = match["python"].split("."), match["platform"].split("."), int(python.split(".")[1])
+        least = [int(each[3:]) for each in pythons if re.fullmatch(r"cp3\d+", each)]
+        fits = any(each.startswith("py3") for each in pythons) or any(
+            number == minor or (match["abi"] == "abi3" and number < minor) for number in least
         )
-        if not fits or not any(each == "any" or re.fullmatch(r".*linux.*_x86_64", each) for each in platforms):
-            found.append((line, f"{match[1]}-{match[2]}-{match[3]}"))
+        fits = fits and any(re.fullmatch(r"any|(manylinux.*|linux)_x86_64", each) for each in platforms)
+        if not fits and match["file"] in lock.text:  # its marker may leave it out
+            found.append((match.string, f"{match['python']}-{match['abi']}-{match['platform']}"))
     return found
 
 

@@ -133,7 +133,7 @@ def resolve(
     if workers.lend_torch and "torch" in chosen.lock.versions:
         return Resolved(asked, workers)  # the worker knows what it lends, and what fits that
     lines = asked.requirements.splitlines()
-    if workers.platform is not None and (unfit := foreign_wheels(lines, python)):
+    if workers.platform is not None and (unfit := foreign_wheels(lines, chosen.lock, python)):
         why = f"a wheel for {unfit[0][1]} cannot be installed; name the package, or a wheel that fits"
         raise _refusal(
             spec, path, replace(asked, requirements=f"{unfit[0][0]}\n"), why, f"Python {python} of {workers.what}", None

@@ -5,6 +5,7 @@ from pathlib import Path, PurePath, PurePosixPath
 import pytest
 
 from orchestrator.job.source.commands import Needed, needed_by
+from orchestrator.job.source.lock_file import Lock, foreign_wheels
 from orchestrator.job.source.requirement_lines import MAX_FILES, Reader, Refused, Requirements
 
 
@@ -108,6 +109,23 @@ def test_files_that_are_named_are_read_into_it_each_relative_to_the_file_that_na
         },
     )
     assert (found.lines, found.constraints) == (["more", "base", "mine"], ["numpy<2"])
+
+
+@pytest.mark.parametrize(("tag", "fits"), [
+    ("py3-none-any", True), ("py2.py3-none-any", True), ("cp310-cp310-manylinux_2_17_x86_64.manylinux2014_x86_64", True),
+    ("cp38-abi3-linux_x86_64", True), ("cp312-abi3-linux_x86_64", False), ("cp39-cp39-linux_x86_64", False),
+    ("cp310-cp310-macosx_11_0_arm64", False), ("cp310-cp310-musllinux_1_2_x86_64", False), ("py2-none-any", False),
+    ("py3-none-manylinux_2_17_aarch64", False),
+])  # fmt: skip
+def test_a_wheel_by_its_path_or_url_fits_linux_and_the_python_or_does_not(tag: str, fits: bool) -> None:
+    for line in (
+        f"./d/x-1.0-{tag}.whl",
+        f"x @ https://h/x-1.0-{tag}.whl#sha256=0",
+        f"x-1.0-1-{tag}.whl ; python_version > '3'",
+    ):
+        found = foreign_wheels([line], Lock((line,)), "3.10.4")
+        assert found == ([] if fits else [(line, tag)])
+        assert foreign_wheels([line], Lock(), "3.10") == []
 
 
 def test_files_that_name_each_other_are_refused() -> None:

@@ -84,6 +84,7 @@ FILES = {
     "a path of Windows": Odd("C:\\w\\a.whl", refused="1: names C:\\w\\a.whl, a path of Windows; write one relative to this"),
     "a wheel of the code": Odd(f"./{WHEELS[0]}.whl", {}, "chosen for Python 3.10 of a TPU VM: packages of the code"),
     "a wheel for Windows": Odd(f"./{WHEELS[1]}.whl", refused=f"1: `./{WHEELS[1]}.whl`: {FOR}a wheel for cp310-cp310-win_amd64"),
+    "a wheel for Windows alone": Odd(f"./{WHEELS[1]}.whl; sys_platform == 'win32'\nalpha", ALPHA),
     "a wheel for Python 3.12": Odd(f"./{WHEELS[2]}.whl", refused=f"1: `./{WHEELS[2]}.whl`: {FOR}a wheel for cp312-cp312-linux"),
     # options
     "--no-binary": Odd("--no-binary alpha\nalpha", refused=f"2: `alpha`: {FOR}Because all versions of alpha have no source"),
