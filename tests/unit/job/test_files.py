@@ -121,7 +121,7 @@ def test_a_wheel_by_its_path_or_url_fits_linux_and_the_python_or_does_not(tag: s
     for line in (
         f"./d/x-1.0-{tag}.whl",
         f"x @ https://h/x-1.0-{tag}.whl#sha256=0",
-        f"x-1.0-1-{tag}.whl ; python_version > '3'",
+        f"x-1.0-1-{tag}.whl ; os_name == 'x'",
     ):
         found = foreign_wheels([line], Lock((line,)), "3.10.4")
         assert found == ([] if fits else [(line, tag)])
