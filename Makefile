@@ -62,7 +62,7 @@ lint:  ## run ruff, its formatter, mypy, and vermin for what runs on TPU VMs; ch
 	$(PYTHON) -m ruff format --check $(SOURCES)
 	$(PYTHON) -m mypy
 	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.10- --violations --no-tips payload jobs
-	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.8- --violations --no-tips orchestrator/vm orchestrator/promise/watchdog.py
+	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.8- --violations --no-tips orchestrator/vm orchestrator/promise/watchdog.py orchestrator/check/in_program.py
 
 format:  ## fix what ruff can fix
 	$(PYTHON) -m ruff check --fix $(SOURCES)

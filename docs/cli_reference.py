@@ -65,6 +65,8 @@ EXIT_CODES = {
     "69": "No capacity in any zone that was asked for, a quota is exhausted, or the API does not answer for too long.",
     "70": "A bug in tpujob, or a reply of the API that it does not understand.",
     "71": "The run was canceled, its slice is lost (preempted, or deleted by another user), or a worker cannot be reached.",
+    "72": "`check`: the program needs more memory than a chip has. Of `run --check`: the same, and nothing was created.",
+    "73": "`check`: whether the program fits could not be judged. Of `run --check`: the same, and nothing was created.",
     "74": "A detached run was refused, because its slice could not be trusted to delete itself. It is proven absent.",
     "75": "**A teardown is not proven, or cannot be ruled out: something may still be billed.** Outranks every other code.",
     "77": "No usable credentials, or a permission is missing.",

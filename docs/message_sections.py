@@ -9,6 +9,10 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"cli/|places/preparation/", r"torch of this Python|has no torch"),
         (r"payload/", r"pip install 'torch"),
     ),
+    "Check a program": (
+        (r"check/|api/jobs/checking", r""),
+        (r"cli/commands/jobs/check", r""),
+    ),
     "Built-in training": ((r"payload/", r""),),
     "Python functions and `with` blocks": (
         (r"api/functions/(?!raised)", r""),
@@ -108,8 +112,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Results not collected": (
         (
-            r"run/collection|hosts/transfer|places/local/|api/jobs/ending",
-            r"result|artifact|collect|archive|another",
+            r"run/collection|hosts/transfer|hosts/fleet/here|api/jobs/ending",
+            r"result|artifact|collect|archive|another|^the job was stopped",
         ),
         (r"promise/recover", r"artifacts"),
     ),

@@ -39,6 +39,8 @@ The tree, with exit codes; an error without one has that of its parent:
         RemoteFunctionError
       DeadlineExceeded              124
       ArtifactError                 65
+      DoesNotFit                    72
+      NotJudged                     73
       WatchdogNotArmed              74
       TeardownUnproven              75
       Interrupted                   128 + the signal
@@ -291,6 +293,18 @@ class ArtifactError(TpujobError):
     """A result file is missing, differs from the hash in its manifest, was refused, or could not be collected yet."""
 
     exit_code = 65
+
+
+class DoesNotFit(TpujobError):
+    """A check has found that the program needs more memory than a chip has."""
+
+    exit_code = 72
+
+
+class NotJudged(TpujobError):
+    """A check could not find out whether the program fits. That it does not is not said by this."""
+
+    exit_code = 73
 
 
 class WatchdogNotArmed(TpujobError):

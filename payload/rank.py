@@ -90,7 +90,8 @@ def _train(job: TrainingJob) -> None:
 
     torch.set_num_threads(job.cores_each(len(os.sched_getaffinity(0))))
     backend = open_backend(job)
-    check_world(backend)
+    if not job.placement.one_of:
+        check_world(backend)
     run = _open_run(job, backend)
     train = load_entry(job.config.entry_point)
     if backend.is_first_here:

@@ -6,6 +6,7 @@ from orchestrator.api.client import Run as Run
 from orchestrator.api.functions.function import RemoteFunction as RemoteFunction
 from orchestrator.api.functions.function import function as function
 from orchestrator.api.guarantee.gc import GcResult as GcResult
+from orchestrator.api.jobs.checking import CheckResult as CheckResult
 from orchestrator.api.jobs.job import Access as Access
 from orchestrator.api.jobs.job import Emulated as Emulated
 from orchestrator.api.jobs.job import Gke as Gke
@@ -55,12 +56,14 @@ from orchestrator.errors import CloudUnavailable as CloudUnavailable
 from orchestrator.errors import CommandFailed as CommandFailed
 from orchestrator.errors import ConfigError as ConfigError
 from orchestrator.errors import DeadlineExceeded as DeadlineExceeded
+from orchestrator.errors import DoesNotFit as DoesNotFit
 from orchestrator.errors import ExternalAddressRefused as ExternalAddressRefused
 from orchestrator.errors import HostKeyMismatch as HostKeyMismatch
 from orchestrator.errors import Interrupted as Interrupted
 from orchestrator.errors import JobSpecError as JobSpecError
 from orchestrator.errors import NeedsConsent as NeedsConsent
 from orchestrator.errors import NoRouteOut as NoRouteOut
+from orchestrator.errors import NotJudged as NotJudged
 from orchestrator.errors import NotSent as NotSent
 from orchestrator.errors import OsLoginRequired as OsLoginRequired
 from orchestrator.errors import PayloadFailed as PayloadFailed

@@ -15,10 +15,22 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.api import functions, guarantee, jobs, results, slices, sweeps
 from orchestrator.api import session as sessions
-from orchestrator.api.session.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, Provisioning, Via, seconds, size
+from orchestrator.api.session.arguments import (
+    CHECK,
+    HOLD,
+    HOLD_FAILED,
+    LIFE,
+    WAIT,
+    Duration,
+    Provisioning,
+    Via,
+    seconds,
+    size,
+)
 
 if TYPE_CHECKING:
     from orchestrator.api.guarantee.gc import GcResult
+    from orchestrator.api.jobs.checking import CheckResult
     from orchestrator.api.jobs.ending import Canceled, CanceledSweep
     from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
     from orchestrator.api.jobs.planning import Export, Plan
@@ -126,6 +138,16 @@ class Client:
         with self._session() as session:
             return jobs.planning.preview(session, *jobs.job.spec_and_path(job))
 
+    def check(self, job: Job | CheckedJob, *, steps: int = 10, within: Duration = "10m") -> CheckResult:
+        """Return whether the program of a job fits the chips of its accelerator, as the TPU compiler says. Creates nothing.
+
+        `steps` of it run on this machine's CPU, for `within` at most. Not judged is never "fits": `fits` is then False, too.
+        Raises UserError for a job that cannot be run, NotJudged where there is no compiler for its chips.
+        """
+        within_s = seconds(self._named("within"), within, *CHECK)
+        with self._session() as session:
+            return jobs.planning.check(session, *jobs.job.spec_and_path(job), steps, within_s)
+
     def export(self, job: Job, *, with_secrets: bool = False) -> Export:
         """Return the objects that `run` would submit to a cluster, of a job with `on="gke"`; as text they are YAML.
 
@@ -136,18 +158,14 @@ class Client:
             return jobs.planning.export(session, *jobs.job.spec_and_path(job), with_secrets=with_secrets)
 
     def run(
-        self,
-        job: Job,
-        *,
-        on_event: OnEvent | None = None,
-        keep: Duration | None = None,
-        keep_on_failure: Duration | None = None,
-        max_duration: Duration | None = None,
-    ) -> RunResult:
+        self, job: Job, *, on_event: OnEvent | None = None, keep: Duration | None = None,
+        keep_on_failure: Duration | None = None, max_duration: Duration | None = None, check: bool = False,
+    ) -> RunResult:  # fmt: skip
         """Run a job to its end, release its slice, and return the result of a success.
 
         `keep` holds the slice for so long after a success (1m to 7d), `keep_on_failure` after a failure of the job or its setup
-        (1m to 24h), for the next run of the job; `max_duration` replaces the job's limit (6m to 7d).
+        (1m to 24h), for the next run of the job; `max_duration` replaces the job's limit (6m to 7d). `check` runs only what
+        `check` finds to fit, or has found, and raises DoesNotFit or NotJudged for the rest.
 
         Raises the error that ended a job that did not succeed, with the RunResult as its `result`: PayloadFailed for the job's
         own failure, SliceLost, CapacityError, DeadlineExceeded, ArtifactError, Interrupted and so on; TeardownUnproven if a
@@ -158,7 +176,7 @@ class Client:
             "keep_on_failure_s": self._limit("keep_on_failure", keep_on_failure, *HOLD_FAILED),
             "max_duration_s": self._limit("max_duration", max_duration, *LIFE),
         }
-        return self._start(job, on_event, **how)
+        return self._start(job, on_event, check=check, **how)
 
     def plan_sweep(self, job: Job | CheckedJob) -> SweepPlan:
         """Return what `sweep` would run and ask for, and what it costs at most. Creates nothing.
@@ -435,14 +453,9 @@ class Client:
         return self._collect_garbage(on_event, dry_run, "tpu", self.cloud, self.project, places)
 
     def gc_cluster(
-        self,
-        namespaces: Sequence[str] = (),
-        *,
-        context: str | None = None,
-        cluster: str | None = None,
-        dry_run: bool = False,
-        on_event: OnEvent | None = None,
-    ) -> GcResult:
+        self, namespaces: Sequence[str] = (), *, context: str | None = None, cluster: str | None = None,
+        dry_run: bool = False, on_event: OnEvent | None = None,
+    ) -> GcResult:  # fmt: skip
         """Delete what jobs with `on: gke` left in namespaces of a cluster after their end; return what was seen.
 
         What is not given is that of `gke:` in the settings. `zones` of the result are the namespaces. Raises ConfigError

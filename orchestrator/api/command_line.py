@@ -86,10 +86,13 @@ class CommandClient(Client):
             jobs.planning.environment(jobs.job.spec_of(job), session.reporter)
             return jobs.planning.preview(session, *jobs.job.spec_and_path(job))
 
-    def begin(self, job: CheckedJob, *, keep: Duration | None = None, detach: bool = False) -> RunResult:
-        """Run a job to its end, or leave once it has started."""
+    def begin(
+        self, job: CheckedJob, *, keep: Duration | None = None, detach: bool = False, check: bool = False
+    ) -> RunResult:
+        """Run a job to its end, or leave once it has started. `check`: only if its program is found to fit."""
         keep_s = self._limit("keep", keep, *HOLD)
-        return self._start(job, None, keep_s=keep_s, detach=detach, cloud_is_named=self.session.cloud_is_named)
+        how = {"detach": detach, "check": check, "cloud_is_named": self.session.cloud_is_named}
+        return self._start(job, None, keep_s=keep_s, **how)
 
     def export_request(self, request: JobRequest, *, with_secrets: bool, **gke: str | None) -> Export:
         with self._session() as session:

@@ -236,6 +236,25 @@ class PlanMade:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """For what packages are chosen."""
+
+    what: str  # such as "a TPU VM"
+    python: str  # where the job names none; "": not known here
+    platform: str | None  # as uv names it; None: that of this machine
+    lend_torch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompileTarget:
+    """For what XLA compiles a job: accelerator types, in order, of which it gets one; and the workers that install packages."""
+
+    accelerators: tuple[str, ...]
+    workers: Workers
+    slices: int = 1
+
+
 class Place(Protocol):
     """A kind of place. It has no state: what it knows of a command, it asks the `Desk`."""
 
@@ -266,6 +285,9 @@ class Place(Protocol):
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
         """Return the stay of a job that runs without a process, and the phases that are followed."""
+
+    def compiles_for(self, desk: Desk, spec: JobSpec) -> CompileTarget | None:
+        """Return for what the programs of a job are compiled there; None: for no TPU. Raises UserError."""
 
     def end_run(self, desk: Desk, run: RunRecord, attempt: Attempt) -> None:
         """Tell the process of a run that the user has ended it. What it has is released, or stopped, after that."""

@@ -32,7 +32,7 @@ def in_lent_environment(script: str) -> str:
 
 def train_main(python: str) -> str:
     """Return the script that runs the training."""
-    return f"""export PYTHONPATH="$PWD" PYTHONUNBUFFERED=1
+    return f"""export PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONUNBUFFERED=1
 exec {python} -m payload --config train.json
 """
 
@@ -212,12 +212,17 @@ if command -v flock >/dev/null; then exec 9<"$VIRTUAL_ENV.lock"; flock -s 9; fi
 {script}"""
 
 
+def compiles_by_itself(backend: str) -> bool:
+    """Return whether a training with this backend uses torch_tpu, which lowers its programs without torch_xla."""
+    return backend == "tpu"
+
+
 def of_training(backend: str, own: Environment) -> Environment:
     """Return the environment of a `train:` job on a TPU VM: the packages of the backend and those of the job's own.
 
     TorchTPU needs a newer torch than torch_xla, so it has an environment of its own.
     """
-    is_torch_tpu = backend == "tpu"
+    is_torch_tpu = compiles_by_itself(backend)
     packages: Sequence[str] = TORCH_TPU_REQUIREMENTS if is_torch_tpu else TRAIN_REQUIREMENTS
     module = "torch_tpu" if is_torch_tpu else "torch_xla"
     return Environment(

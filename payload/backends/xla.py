@@ -37,7 +37,7 @@ class Xla:
         self.name = f"xla:{str(kind).lower()}"
         if str(kind).lower() != job.placement.device:
             raise WorldError(f"torch_xla started on {kind}, not on {job.placement.device.upper()}")
-        if kind == "TPU":
+        if kind == "TPU" or job.placement.one_of:
             self.rank, self.world = xr.global_ordinal(), xr.world_size()
             self.is_first_here = xr.local_ordinal() == 0
             _check_cores(job)

@@ -50,6 +50,9 @@ class Placement:
     notes: tuple[str, ...] = ()  # one sentence for each change by the emulation
     hosts: tuple[str, ...] = ()  # addresses of all hosts, by worker; only for backend tpu on several hosts
     topology: str = ""  # the chips of the slice, such as "4x4"; only for backend tpu on several hosts
+    one_of: bool = (
+        False  # it is the first process of a TPU without the others: what is compiled is looked at, not the results
+    )
 
     @property
     def emulated(self) -> bool:
@@ -97,7 +100,7 @@ def place(config: Config, environ: Mapping[str, str], *, host: HostPlace, backen
     if backend == "tpu":
         return config, _torch_tpu(config, placement, environ, host)
     if emulated is not None:
-        return _emulate(config, placement, emulated, "XLA:CPU" if backend == "xla" else "the CPU")
+        return _emulate(config, placement, emulated, "XLA:CPU" if backend == "xla" else "the CPU", environ)
     return config, replace(placement, processes=_processes(config.cores, device, backend, host))
 
 
@@ -151,7 +154,12 @@ def _torch_tpu(config: Config, placement: Placement, environ: Mapping[str, str],
     return replace(placement, processes=processes, hosts=hosts, topology=topology)
 
 
-def _emulate(config: Config, placement: Placement, given: int, stand_in: str) -> tuple[Config, Placement]:
+def _emulate(
+    config: Config, placement: Placement, given: int, stand_in: str, environ: Mapping[str, str]
+) -> tuple[Config, Placement]:
+    if environ.get("TPUJOB_ONE_OF"):
+        note = f"checked: one process of {environ['TPUJOB_ONE_OF']} compiles what each of them would, on {stand_in}"
+        return config, replace(placement, processes=1, cores_emulated=given, notes=(note,), one_of=True)
     wanted = config.emulated
     allowed = min(given, wanted.cores or given)
     processes = allowed if config.cores == "all" else min(int(config.cores), allowed)

@@ -27,12 +27,13 @@ IN_FUNCTIONS = 58  # imports inside functions: this number may only shrink
 
 VALUES = {"text", "catalog", "errors", "capacity", "promise.lease", "traits", "job"}
 PROMISE = {"promise", "system", "orchestrator"} | {"text", "catalog", "errors", "capacity"}
-HOSTS = {"hosts", "promise", "system", "text", "errors", "vm.files.sensitive"}
-OF_THE_VM = {"vm.agent.stream", "vm.buckets.cloud_storage", "vm.buckets.data_objects", "vm.buckets.upload"}
+HOSTS = {"hosts", "promise", "system", "text", "errors", "vm.files.sensitive", "vm.agent.stream"}
+OF_THE_VM = {"vm.buckets.cloud_storage", "vm.buckets.data_objects", "vm.buckets.upload"}
 OF_THE_VM |= {"vm.environment.tools"}  # pip and uv are set up alike on both sides
 PLACES = {"places", "settings"} | OF_THE_VM | VALUES | HOSTS
 RUN = {"run"} | PLACES
-REPORT = {"report"} | RUN
+CHECK = {"check", "cloud_tpu_emulator.vms.pythons"} | PLACES
+REPORT = {"report", "check"} | RUN
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
 MAY_IMPORT = {
@@ -50,6 +51,7 @@ MAY_IMPORT = {
     "hosts": HOSTS,
     "places": PLACES,
     "run": RUN,
+    "check": CHECK,
     "report": REPORT,
     "api": {"api", "tpujob", "cloud_tpu_emulator.daemon.control"} | REPORT,
     "cli": {"cli", "api", "report", "text", "errors", "catalog", "system.lazy"},

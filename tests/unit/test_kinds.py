@@ -31,7 +31,7 @@ NO_PLACE = {  # the same words with another meaning
     "job.sweep._variant job.tpu_keys._below_any_of",
     "a backend, or an extra of a package": "job.rules.cross_field_rules._environment "
     "job.rules.cross_field_rules._profile "
-    "text.scripts.of_training text.scripts.Environment.without_tpu places.vms.plans.lines_of",
+    "text.scripts.compiles_by_itself text.scripts.Environment.without_tpu places.vms.plans.lines_of",
 }
 IMPORTS = {  # of modules of one place
     "api.slices.offers": "asks the API what a project has",

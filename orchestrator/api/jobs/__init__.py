@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.system.lazy import modules_of
 
 if TYPE_CHECKING:
+    from orchestrator.api.jobs import checking as checking
     from orchestrator.api.jobs import ending as ending
     from orchestrator.api.jobs import job as job
     from orchestrator.api.jobs import new_job_file as new_job_file

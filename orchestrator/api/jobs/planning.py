@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import job as job_file
 from orchestrator import places
+from orchestrator.api.jobs import checking
 from orchestrator.api.jobs.job import PROGRAMS, CheckedJob, read_file, spec_of, sweep_of
 from orchestrator.api.jobs.new_job_file import needs_of
 from orchestrator.errors import UserError
-from orchestrator.job.rules.env import secret_values
+from orchestrator.job.rules.env import secret_sources, secret_values
 from orchestrator.places.place import Wish
 from orchestrator.places.preparation import buckets, code, requirements
 from orchestrator.places.preparation.code import ship_line, ship_shape, survey_of
@@ -29,6 +30,7 @@ from orchestrator.text import names
 from orchestrator.text.units import format_duration
 
 if TYPE_CHECKING:
+    from orchestrator.api.jobs.checking import CheckResult
     from orchestrator.api.session.reporter import Reporter
     from orchestrator.api.session.session import Session
     from orchestrator.capacity.plan import Candidate
@@ -196,8 +198,16 @@ def preview(session: Session, spec: JobSpec, path: Path) -> Plan:
     ships = (*ships, *buckets.lines_of(session, spec), *requirements.warnings(spec, path))
     place.check(session, spec, path, Wish(only_plan=True))
     made = place.plan(session, spec, path)
+    env = job_file.job_spec.resolve_env(spec, {**dict.fromkeys(secret_sources(spec.env), ""), **os.environ})
+    ships = (*ships, *filter(None, [checking.told(spec, checking.recorded(session, spec, path, env))]))
     shape = made.shape(spec) | {"ship": ship_shape(found)}
     return Plan(made.plan, made.requests, shape, (*made.notes, *ships), made.table)
+
+
+def check(session: Session, spec: JobSpec, path: Path, steps: int, within_s: float) -> CheckResult:
+    """Check a job; see `Client.check`."""
+    env = environment(spec, session.reporter)
+    return checking.check(session, spec, path, env, steps=steps, within_s=within_s)
 
 
 TO = "--to jobset"

@@ -5,17 +5,18 @@ Leaving `attach` early changes nothing.
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import places
-from orchestrator.api.jobs import planning, results
+from orchestrator.api.jobs import checking, planning, results
 from orchestrator.api.jobs.log_output import JobOutput, make_directory
 from orchestrator.api.results import pages
 from orchestrator.api.results.logs import stored_lines, worker_count
@@ -24,6 +25,7 @@ from orchestrator.api.session.events import RunResult, Workers, relative
 from orchestrator.api.session.session import LOCK_POLL_S, RECOVERY_S, Session
 from orchestrator.api.session.shown_logs import Choice
 from orchestrator.api.session.sleep_inhibitor import awake
+from orchestrator.check.record import FILE as CHECK
 from orchestrator.errors import TpujobError, UserError
 from orchestrator.places.place import Prepared, Stay, Wish
 from orchestrator.places.preparation import code, requirements
@@ -39,6 +41,7 @@ from orchestrator.run.monitor import by_command
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from orchestrator.system import whole_file
+from orchestrator.traits import is_emulated
 
 if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
@@ -59,6 +62,7 @@ class RunOptions:
     logs: Choice = None  # of which workers the caller shows the logs; each must be there
     lane: Lane | None = None  # the slice of the run before, and what the next one gets
     cloud_is_named: bool = False  # by the command, not by the settings
+    check: bool = False  # run nothing whose program does not fit, or was not judged
 
     def wish(self) -> Wish:
         """Return what of it is for the place."""
@@ -93,8 +97,15 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
     if options.lane is None:
         for line in requirements.warnings(spec, path):
             session.reporter.notice("warning", line)
+    if options.check:
+        checking.require(session, spec, path, env)
+    checked = checking.recorded(session, spec, path, env)
+    if options.lane is None and place.traits.tpus and not is_emulated(session.target.kind):
+        session.reporter.notice("plan", checking.told(spec, checked))
     with ExitStack() as stack:
         prepared = place.prepare(session, spec, env, path, wish, stack)
+        if checked is not None:
+            prepared = replace(prepared, files={**prepared.files, CHECK: json.dumps(checked)})
         outcome = _played(session, spec, options, prepared, stack)
     if not outcome.detached:
         place.tidy(session, outcome.run)

@@ -13,6 +13,7 @@ Provisioning = provisioning.Provisioning
 Via = access.Via
 # How long a slice may exist, be held after a success or unused, be held after a failure; and how long to wait for capacity.
 LIFE, HOLD, HOLD_FAILED, WAIT = ("6m", "7d"), ("1m", "7d"), ("1m", "24h"), ("1s", "7d")
+CHECK = ("1s", "7d")  # how long a program may run here
 
 
 def seconds(what: str, duration: Duration, least: str, most: str) -> float:

@@ -23,8 +23,9 @@ from orchestrator.places.gke.preparation import prepare, to_yaml, variables
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedPlace, NoReach
-from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
+from orchestrator.places.place import STATES, CompileTarget, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import buckets, records
+from orchestrator.places.preparation.resolving import pods_of
 from orchestrator.promise.lease.cloud_api import Cloud, QueueTerms, SliceRequest, WorkerAddress
 from orchestrator.promise.lease.lease import Lease, Purpose, SliceName
 from orchestrator.promise.obtain.drafts import Draft
@@ -172,6 +173,10 @@ class Cluster(LeasedPlace):
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
         return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
+
+    def compiles_for(self, desk: Desk, spec: JobSpec) -> CompileTarget:
+        shape = preparation.shape_of(spec, desk.target.gke)
+        return CompileTarget((shape.slice.kind.name,), pods_of(shape.target.image or ""), shape.slices)
 
     def reach(self, desk: Desk, cloud: str) -> PodReach:
         return PodReach(lambda: cast("ClusterCloud", desk.cloud(cloud)), desk.run_of)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NoReturn
 from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
 from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
 from orchestrator.hosts.fleet.effects import StartCollection, StopPhase, WaitForCollection
+from orchestrator.hosts.fleet.here import AGENT, LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.places.leased import STOP_GRACE_S, NoReach
-from orchestrator.places.local.crew import AGENT, LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.places.local.traits import TRAITS
 from orchestrator.places.place import Ask, End, Phase, PlanMade, Prepared, Standing, Watch, Wish
 from orchestrator.places.preparation import code, records, requirements
@@ -165,6 +165,9 @@ class ThisMachine:
 
     def attached(self, run: RunRecord, lease: Lease) -> NoReturn:
         raise AssertionError("no job on this machine outlives its process")
+
+    def compiles_for(self, desk: Desk, spec: JobSpec) -> None:
+        return None
 
     def end_run(self, desk: Desk, run: RunRecord, attempt: Attempt) -> None:
         ask_to_end(desk.directory / "local", attempt.id)

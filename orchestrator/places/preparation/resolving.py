@@ -28,6 +28,7 @@ from orchestrator.job.source.lock_file import (
     without_hashes,
 )
 from orchestrator.job.source.requirement_lines import Requirements
+from orchestrator.places.place import Workers
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.phases import environment_of
 from orchestrator.places.preparation.versions import Answer, Resolver
@@ -43,16 +44,6 @@ LOCK = "requirements.lock"  # in the directory of a run
 NEWER, OLDER = "3.12", ("3.8", "3.9", "3.10", "3.11")
 NAMED = 6  # packages in a line of the plan
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """What the packages are for."""
-
-    what: str  # such as "a TPU VM"
-    python: str  # where the job names none; "": not known here
-    platform: str | None  # as uv names it; None: that of this machine
-    lend_torch: bool = False
 
 
 TPU_VM = Workers("a TPU VM", VM_PYTHON, "x86_64-manylinux_2_35")  # Ubuntu 22.04
@@ -119,7 +110,8 @@ def resolve(
     code = path.parent if spec.code is None else (path.parent / spec.code).resolve()
     resolver = Resolver(asked, workers.platform, env, code, desk.directory / "resolved")
     with ThreadPoolExecutor() as pool:
-        later = pool.submit(resolver.choose, NEWER) if spec.python is None and python in OLDER else None
+        may_be_newer = spec.python is None and python in OLDER and spec.requirements is not None
+        later = pool.submit(resolver.choose, NEWER) if may_be_newer else None
         chosen = resolver.paired(python)
         newer = later.result() if later is not None else None
     if chosen.refused:

@@ -17,7 +17,7 @@ from orchestrator.hosts.transfer.collect import MOST_BESIDE
 from orchestrator.job.job_spec import resolve_env
 from orchestrator.job.rules.env import secret_sources
 from orchestrator.places.leased import LeasedPlace
-from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
+from orchestrator.places.place import STATES, CompileTarget, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import buckets, code, records, resolving
 from orchestrator.places.preparation.code import shipment_of, survey_of
 from orchestrator.places.preparation.phases import Emulation, phases
@@ -160,6 +160,9 @@ class VmPlace(LeasedPlace):
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
         return VmStay(self.traits), (Phase("main", STATES["main"]),)
+
+    def compiles_for(self, desk: Desk, spec: JobSpec) -> CompileTarget:
+        return CompileTarget(tuple(dict.fromkeys(one.accelerator for one in spec.tpu.alternatives)), TPU_VM)
 
     def reach(self, desk: Desk, cloud: str) -> Reach:
         return Reach(partial(desk.emulator, cloud), desk.lease_directory, desk.keys_left)

@@ -44,6 +44,17 @@ def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
     )
 
 
+def render_plain(template: str, page: Mapping[str, Any], hide: Hide) -> str:
+    """Return a page without a script, from a template of its own."""
+    policy = "; ".join(f"{each} 'none'" for each in ("default-src", "base-uri", "form-action"))
+    style = _inline("page.css")
+    return (
+        _templates()
+        .get_template(template)
+        .render(page=page, hide=hide, style=style, policy=f"{policy}; style-src {_hash(style)}", version=__version__)
+    )
+
+
 def took(value: float | None) -> str:
     """Return the seconds of a step."""
     if value is None:
@@ -64,8 +75,12 @@ def _hidden(context: Context, value: Any) -> Any:
     return context["hide"](value) if type(value) is str else value
 
 
-@functools.cache
 def _template() -> Template:
+    return _templates().get_template("page.html.j2")
+
+
+@functools.cache
+def _templates() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
@@ -77,7 +92,7 @@ def _template() -> Template:
     environment.filters |= {"took": took, "size": _size, "quoted": lambda path: urllib.parse.quote(os.fsencode(path))}
     environment.filters |= {"clock": clock, "day_clock": day_clock, "duration": format_duration, "cost": format_cost}
     environment.filters |= {"short": short, "last": last_text}
-    return environment.get_template("page.html.j2")
+    return environment
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator import catalog, traits
+from orchestrator.check.record import checked_text
 from orchestrator.promise.lease import guest_reports
 from orchestrator.promise.lease.run_and_attempt import AttemptState, end_text
 from orchestrator.promise.lease.run_spec import RunSpec
@@ -141,7 +142,20 @@ def device_facts(data: RunData) -> list[DeviceFact]:
     figures = data.report.figures
     if data.report.lease is None and figures.images_per_s is None:
         return []
-    return [*_use(data), *_throughput(data), *_wait(data), *_memory(data), *_duty_cycle(data), *_profile(data)]
+    return [
+        *_checked(data),
+        *_use(data),
+        *_throughput(data),
+        *_wait(data),
+        *_memory(data),
+        *_duty_cycle(data),
+        *_profile(data),
+    ]
+
+
+def _checked(data: RunData) -> Iterator[DeviceFact]:
+    if data.check:
+        yield DeviceFact("Checked before", checked_text(data.check))
 
 
 def _use(data: RunData) -> Iterator[DeviceFact]:

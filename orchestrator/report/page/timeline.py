@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.check.record import FILE as CHECK
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
@@ -61,6 +62,7 @@ class RunData:
     arrivals: tuple[tuple[int, float], ...]  # when which step was reported, in unix seconds
     logs: tuple[LogTail, ...]
     provenance: Mapping[str, Any]
+    check: Mapping[str, Any]  # what `tpujob check` had found of its program; empty: nothing
 
 
 def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunData:
@@ -87,6 +89,7 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
         arrivals=tuple(metrics.arrivals(directory)),
         logs=_logs(directory, worker_ends.first_failures(report.workers)),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),
+        check=read_object(directory / CHECK),
     )
 
 

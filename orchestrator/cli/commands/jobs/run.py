@@ -8,6 +8,9 @@ from orchestrator.cli.console.output import console, open_client
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.errors import UserError
 
+Check = Annotated[
+    bool, Option("--check", help="Run it only if `tpujob check` finds, or has found, that the program fits its chips.")
+]
 _ATTACHED = (
     "a sweep stays with its command, which gives each slice to the next variant; it can be neither kept nor detached"
 )
@@ -25,6 +28,7 @@ def run(
     again: Annotated[
         bool, Option("--again", help="Of a sweep, run every variant, also those that succeeded before.")
     ] = False,
+    check: Check = False,
     logs: Logs = None,
     as_json: EventStream = False,
     cloud: Cloud = None,
@@ -46,7 +50,9 @@ def run(
     if not found.is_sweep:
         if again:
             raise UserError("--again is for a sweep, which leaves out what succeeded before; one job is always run")
-        return client.exit_code(client.begin(found, keep=keep, detach=detach))
+        return client.exit_code(client.begin(found, keep=keep, detach=detach, check=check))
+    if check:
+        raise UserError("--check is for one job; `tpujob check` takes a job of a sweep by `--set`")
     if keep is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().log_is_data = False  # stdout is for the table
@@ -57,6 +63,8 @@ def run(
     return result.exit_code
 
 
-def submit(job: JobArguments, as_json: EventStream = False, cloud: Cloud = None, project: Project = None) -> int:
+def submit(
+    job: JobArguments, check: Check = False, as_json: EventStream = False, cloud: Cloud = None, project: Project = None
+) -> int:
     """Start a job and leave: the same as `run --detach`. The slice deletes itself when the job has ended."""
-    return run(job, keep=None, detach=True, as_json=as_json, cloud=cloud, project=project)
+    return run(job, keep=None, detach=True, check=check, as_json=as_json, cloud=cloud, project=project)

@@ -75,6 +75,12 @@ class LocalCrew:
             probe.bind((HERE.host, 0))
             return WorkerFacts(worker, HERE.host, int(probe.getsockname()[1]))
 
+    @property
+    def pid(self) -> int:
+        """The process that supervises the phase."""
+        assert self._process is not None, "no phase was started"
+        return self._process.pid
+
     def start(self, request: StartRequest) -> None:
         """Start the phase. Raises RemoteError if `stop` came before."""
         private_files.make_directory(self.runs)
