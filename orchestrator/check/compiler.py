@@ -11,11 +11,11 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -38,11 +38,15 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpujob"
 
 
-@cache
 def environment() -> Environment:
     """Return the environment of the compiler, as `vm.environment.virtualenv` makes it."""
     asked = Environment("the TPU compiler", REQUIREMENTS, python=PYTHON, base=sys.executable, imports="libtpu")
     return replace(asked, root=str(cache_directory() / "compiler"))
+
+
+def path_with_uv() -> str:
+    """Return PATH with the programs of this Python in the end: the package uv, which comes with tpujob, has one there."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")))
 
 
 def python() -> Path:
@@ -57,7 +61,10 @@ def install(say: Say) -> None:
         packages = ", ".join(REQUIREMENTS.split()).replace("==", " ")
         say("check", f"installing the TPU compiler once, {SIZE} in {made.root}: {packages}")
     request = json.dumps(asdict(made) | {"name": made.name})
-    done = subprocess.run([*AGENT, "environment"], input=request, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "PATH": path_with_uv()}
+    done = subprocess.run(
+        [*AGENT, "environment"], input=request, env=environ, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise NotJudged(
