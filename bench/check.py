@@ -15,32 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.results import Report, options, spread, verdict
-from harness.sandbox import REPOSITORY, ZONE, Sandbox, sandbox, tpujob
+from harness.sandbox import REPOSITORY, Sandbox, sandbox, tpujob
 
 from orchestrator.check import compiler
+from tests.check.programs import CASES
+from tests.check.test_programs import JAX_JOB
 
 MOST, REFUSED_S = 3.0, 5.0
 LOOK_S = 0.01
 COLUMNS = ("what", "seconds", "its steps alone, s", "compiler, s", "target")
-TOO_LARGE = """\
-import jax, jax.numpy as jnp
-
-@jax.jit
-def train_step(w, x):
-    return w * 0.99, x @ w
-
-w = jnp.ones((8, 131072))
-for _ in range(6):
-    w, predicted = train_step(w, jnp.ones((65536, 8)))
-"""
-JOB = """\
-name: large
-tpu: {{accelerator: v5litepod-1, zone: {zone}}}
-python: "3.12"
-requirements: [jax==0.12.0.1]
-code: ./code
-command: python train.py
-"""
 
 
 def main() -> None:
@@ -52,8 +35,9 @@ def main() -> None:
         cache = here.directory / "cache" / "tpujob"
         cache.mkdir(parents=True)
         (cache / "compiler").symlink_to(compiler.cache_directory() / "compiler")
-        here.write("code/train.py", TOO_LARGE)
-        large = here.write("large.yaml", JOB.format(zone=ZONE))
+        case = next(each for each in CASES if each.name == "jax_too_large")
+        here.write("code/train.py", case.source)
+        large = here.write("large.yaml", JAX_JOB.format(accelerator=case.accelerator))
         mnist = REPOSITORY / "jobs" / "mnist.yaml"
         for job in (mnist, large):
             _check(here, job)  # resolves the packages, and installs them

@@ -112,7 +112,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Results not collected": (
         (
-            r"run/collection|hosts/transfer|hosts/fleet/here|api/jobs/ending",
+            r"run/collection|hosts/transfer|hosts/fleet/local|api/jobs/ending",
             r"result|artifact|collect|archive|another|^the job was stopped",
         ),
         (r"promise/recover", r"artifacts"),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -184,9 +184,11 @@ class Checking:
                 for order, (dump, answer) in enumerate(self._answers(asked, seen))
             ]
         self.log = output.decode(errors="replace")
+        if verdict.is_out_of_memory(seen, self.log[-LOG_END:]):
+            seen = replace(seen, ended="memory")
         limit = {
             "time": f"the limit of {format_duration(self._wanted.within_s)} on this machine ended the program",
-            "memory": f"the program took more than {format_size(limits.memory_bytes)}, all that was free here",
+            "memory": f"the program needs more than the {format_size(limits.memory_bytes)} of memory that were free here",
         }.get(seen.ended, "")
         return verdict.judge(graphs, seen, steps, self.hbm_bytes, log=self.log[-LOG_END:], limit=limit), seen
 
@@ -202,11 +204,14 @@ class Checking:
             yield dump, judged.result()
 
     def _largest_batch(self, program: Program, found: Verdict) -> str | None:
-        """Return the largest batch of the built-in training that fits, in a sentence; by halving what is not known."""
+        """Return the largest batch of the built-in training that fits, in a sentence; by halving what is not known.
+
+        A batch that this machine has no memory to run counts by the programs that were seen of it.
+        """
         spec = program.spec
         assert spec.train is not None
         each = 1 if spec.train.cores == 1 else self._chips.devices
-        low, high, needed = 0, spec.train.batch_size // each, self._needed(found)
+        low, high, needed, is_whole = 0, spec.train.batch_size // each, self._needed(found), True
         for _ in range(TRIES):
             if high - low <= max(1, int(high * NEAR)):
                 break
@@ -216,16 +221,17 @@ class Checking:
             self._desk.reporter.progress("check", f"trying batch_size {guess * each:,}")
             with ExitStack() as stack:
                 smaller = with_batch(self._desk, program, self._path, guess * each, stack)
-                tried, _ = self._judged(smaller, quick=True)
-            if tried.verdict == verdict.FITS:
-                low = guess
-            elif tried.verdict == TOO_LARGE:
+                tried, seen = self._judged(smaller, quick=True)
+            if tried.verdict == TOO_LARGE:
                 high, needed = guess, self._needed(tried)
+            elif tried.verdict == verdict.FITS or (seen.ended == "memory" and tried.main is not None):
+                low, is_whole = guess, tried.verdict == verdict.FITS
             else:
                 break
         if not low:
             return None
-        return f"batch_size: {low * each:,} fits, and {high * each:,} does not"
+        as_seen = "" if is_whole else ", as far as this machine has the memory to run it"
+        return f"batch_size: {low * each:,} fits{as_seen}, and {high * each:,} does not"
 
     def _needed(self, found: Verdict) -> int:
         return 0 if found.main is None else found.main.needed_bytes or 0

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.errors import NotJudged
-from orchestrator.hosts.fleet.here import AGENT
+from orchestrator.hosts.fleet.local import AGENT
 from orchestrator.system import whole_file
 from orchestrator.text.scripts import Environment
 
@@ -40,13 +39,13 @@ def cache_directory() -> Path:
 
 def environment() -> Environment:
     """Return the environment of the compiler, as `vm.environment.virtualenv` makes it."""
-    asked = Environment("the TPU compiler", REQUIREMENTS, python=PYTHON, base=sys.executable, imports="libtpu")
+    asked = Environment("the TPU compiler", REQUIREMENTS, python=PYTHON, imports="libtpu")
     return replace(asked, root=str(cache_directory() / "compiler"))
 
 
 def path_with_uv() -> str:
-    """Return PATH with the programs of this Python in the end: the package uv, which comes with tpujob, has one there."""
-    return os.pathsep.join((os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")))
+    """Return PATH with the programs of this Python first: the package uv, which comes with tpujob, has one there."""
+    return os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
 
 
 def python() -> Path:

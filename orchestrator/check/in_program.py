@@ -32,16 +32,8 @@ DUMP = "--xla_dump_to={} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re="
 # A loop that prepares something, such as one over layers, is seldom longer, and the steps come after it.
 LEAST_S = float(os.environ.get("TPUJOB_CHECK_LEAST_S", "4"))
 TURNS = 10
-TO_HOST = (
-    "__float__",
-    "__int__",
-    "__bool__",
-    "__index__",
-    "__array__",
-    "__format__",
-    "item",
-    "tolist",
-)  # of a jax.Array
+# Of a jax.Array: what reads it from the device.
+TO_HOST = ("__float__", "__int__", "__bool__", "__index__", "__array__", "__format__", "item", "tolist")
 
 
 class Watch:
@@ -156,7 +148,7 @@ def _be_one_of(count: int, runtime: ModuleType, watch: Watch) -> None:
     def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
         return [payload]
 
-    model.rendezvous = rendezvous  # type: ignore[attr-defined]  # nobody else comes
+    model.rendezvous = rendezvous  # type: ignore[attr-defined]  # there are no others to wait for
 
 
 def watch_jax(module: ModuleType, watch: Watch) -> None:

@@ -17,7 +17,7 @@ import psutil
 
 from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.fleet.follow import WorkerState
-from orchestrator.hosts.fleet.here import LocalCrew
+from orchestrator.hosts.fleet.local import LocalCrew
 
 LOOK_S = 0.1
 SETUP_S = 1800.0  # for what a setup downloads
@@ -73,8 +73,8 @@ class Play:
         for request in phases:
             began, is_main = time.monotonic(), request is phases[-1]
             ended, code = self._phase(request, is_main, on_dump, is_enough)
-            if not is_main and code:
-                return Seen("failed", time.monotonic() - began, code)
+            if not is_main and ended != "itself":
+                return Seen(ended, time.monotonic() - began, code)
         took_s = time.monotonic() - began
         for dump in self._new(is_last=True):
             on_dump(dump)
@@ -133,7 +133,9 @@ class Play:
                 if not file.name.endswith(DUMP) or self._sizes.get(file) == -1:
                     continue
                 size = file.stat().st_size
-                if size and (is_last or self._sizes.get(file) == size):
+                if is_last or (
+                    size and self._sizes.get(file) == size
+                ):  # one that was cut off cannot be read: not judged
                     self._sizes[file] = -1
                     number = self._counts.get(directory.name, 0)
                     self._counts[directory.name] = number + 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cloud_tpu_emulator.vms import pythons
 from orchestrator.hosts.fleet.crew import StartRequest
-from orchestrator.hosts.fleet.here import AGENT, LocalCrew
+from orchestrator.hosts.fleet.local import AGENT, LocalCrew
 from orchestrator.job.rules.env import secret_sources
 from orchestrator.job.train_keys import EmulatedSection
 from orchestrator.places.preparation import code, requirements, resolving

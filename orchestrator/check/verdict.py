@@ -23,6 +23,12 @@ WARM_UP = 2  # steps in which new programs are normal: optimizers make their sta
 _ONLY_ON_TPU = re.compile(
     r"Only interpret mode is supported on CPU backend|pallas.*not (?:supported|implemented).*cpu", re.I
 )
+# What programs print that this machine had no memory for; a container without memory kills.
+_OUT_OF_MEMORY = re.compile(
+    r"Out of memory allocating|RESOURCE_EXHAUSTED|MemoryError|std::bad_alloc|Cannot allocate memory|can't allocate memory",
+    re.I,
+)
+KILLED = (-9, 137)
 MOST_NAMED = 3
 HOW_ENDED = {
     **{"steps": "", "itself": ", to its end", "enough": ", ended once it did not fit", "failed": ", until it failed"},
@@ -87,7 +93,7 @@ def judge(graphs: Sequence[Graph], seen: Seen, steps: int, hbm_bytes: int | None
     large = [each for each in sized if hbm_bytes is not None and (each.needed_bytes or 0) > hbm_bytes]
     unjudged = [each for each in graphs if each.needed_bytes is None]
     recompiled = tuple(_recompiled(graphs))
-    notes = (*_of_recompiling(recompiled, seen), *_of_transfers(seen))
+    notes = (*_of_recompiling(recompiled, seen), *_of_transfers(seen), *_of_steps(seen))
 
     def made(verdict: str, *why: str) -> Verdict:
         return Verdict(verdict, why, notes, tuple(graphs), main, recompiled)
@@ -99,7 +105,8 @@ def judge(graphs: Sequence[Graph], seen: Seen, steps: int, hbm_bytes: int | None
     if seen.ended == "failed":
         if _ONLY_ON_TPU.search(log):
             return made(NOT_JUDGED, "the program has a Pallas kernel, which does not compile for a CPU")
-        return made(FAILED, f"the program failed here, with exit code {seen.exit_code}; its output says why")
+        said = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
+        return made(FAILED, f"the program failed here, with exit code {seen.exit_code}: {said[:300]}")
     if unjudged:
         return made(NOT_JUDGED, *_of_unjudged(unjudged, len(graphs)))
     if seen.ended in ("time", "memory"):
@@ -228,6 +235,16 @@ def _of_transfers(seen: Seen) -> Iterator[str]:
                 "waits for Python meanwhile; read it every so many steps"
             )
             return
+
+
+def _of_steps(seen: Seen) -> Iterator[str]:
+    if not any(seen.steps.values()) and seen.ended in ("itself", "steps"):
+        yield "no step of a training was recognized; what ran until its end is judged"
+
+
+def is_out_of_memory(seen: Seen, log: str) -> bool:
+    """Return whether a program failed because this machine has too little memory, which is no verdict on it."""
+    return seen.ended == "failed" and (seen.exit_code in KILLED or _OUT_OF_MEMORY.search(log) is not None)
 
 
 def _count(number: int, word: str) -> str:

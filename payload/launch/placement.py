@@ -50,9 +50,8 @@ class Placement:
     notes: tuple[str, ...] = ()  # one sentence for each change by the emulation
     hosts: tuple[str, ...] = ()  # addresses of all hosts, by worker; only for backend tpu on several hosts
     topology: str = ""  # the chips of the slice, such as "4x4"; only for backend tpu on several hosts
-    one_of: bool = (
-        False  # it is the first process of a TPU without the others: what is compiled is looked at, not the results
-    )
+    # It is the first process of a TPU without the others: what is compiled is looked at, not the results.
+    one_of: bool = False
 
     @property
     def emulated(self) -> bool:

@@ -1,6 +1,7 @@
 """`tpujob check` as a person uses it, with the real TPU compiler."""
 
 import json
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_what_was_checked_is_in_the_plan_until_the_program_changes_and_may_be_a_
     assert "not checked" in checking("plan", job).text
     said = checking("run", job, "--check")
     assert said.returncode == 72 and "does not fit" in said.stderr, said.text
-    assert checking.requests() == [], "nothing was created, and nobody asked"
+    assert checking.requests() == [], "no call to the API"
     assert "checked: does not fit v5litepod-1" in checking("plan", job).text
     page = next((checking.directory / "runs" / "checks").glob("*/check.html")).read_text()
     assert "does not fit" in page and "65536,131072" in page
@@ -110,3 +111,13 @@ def test_a_limit_of_this_machine_is_no_verdict(checking: Cli) -> None:
     said = checking("check", checking.job(SLEEPS), "--within", "1s")
     assert said.returncode == 73, said.text
     assert "the limit of 1 s on this machine ended the program" in said.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.torch
+def test_of_a_batch_that_does_not_fit_the_largest_that_does_is_found(checking: Cli) -> None:
+    job = TRAIN.format(accelerator="v5litepod-1", batch_size=60000).replace("examples: 1200", "examples: 60000")
+    said = checking("check", checking.job(job))
+    assert said.returncode == 72, said.text
+    ((fits, too_large),) = re.findall(r"batch_size: ([\d,]+) fits.*, and ([\d,]+) does not", said.stdout)
+    assert 30_000 < int(fits.replace(",", "")) < int(too_large.replace(",", "")) < 60_000

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.check.play import Dump, Limits, Play, Seen
 from orchestrator.hosts.fleet.crew import StartRequest
-from orchestrator.hosts.fleet.here import LocalCrew
+from orchestrator.hosts.fleet.local import LocalCrew
 
 MIB = 1 << 20
 AFTERWARDS = "\nimport time\ntime.sleep(600)\n"
@@ -54,8 +54,8 @@ def test_too_large_for_this_machine_is_said_as_such(crew: LocalCrew, tmp_path: P
     assert played(crew, f"data = b'1' * {300 * MIB}{AFTERWARDS}", tmp_path, memory=200 * MIB)[0].ended == "memory"
 
 
-def test_a_program_that_ends_or_fails_is_told_apart(crew: LocalCrew, tmp_path: Path) -> None:
-    assert (played(crew, "", tmp_path)[0].ended) == "itself"
+def test_a_program_may_end_by_itself(crew: LocalCrew, tmp_path: Path) -> None:
+    assert played(crew, "", tmp_path)[0].ended == "itself"
 
 
 def test_a_failure_has_its_exit_code(crew: LocalCrew, tmp_path: Path) -> None:
@@ -91,3 +91,18 @@ def test_after_the_last_step_the_program_is_ended(crew: LocalCrew, tmp_path: Pat
         f"pathlib.Path({str(tmp_path / 'steps-7.jsonl')!r}).write_text({STEP + json.dumps({'done': True})!r} + chr(10))"
     )
     assert played(crew, f"import pathlib\n{done}{AFTERWARDS}", tmp_path)[0].ended == "steps"
+
+
+def test_what_was_cut_off_hides_nothing_that_came_after_it(crew: LocalCrew, tmp_path: Path) -> None:
+    """An empty dump cannot be read, and is not judged; that must not keep the next one from being judged."""
+    empty = "(d / 'module_0000.a.before_optimizations.hlo.pb').write_bytes(b'')"
+    _, dumps = played(crew, writing(tmp_path, "-", "b.before_optimizations.hlo.pb", then=empty), tmp_path)
+    assert [dump.file.name.split(".")[1] for dump in dumps] == ["a", "b"]
+
+
+def test_a_setup_that_does_not_succeed_is_the_end(crew: LocalCrew, tmp_path: Path) -> None:
+    crew.follow(lambda worker, piece: None)
+    phases = [StartRequest("a1", name, script, ({},)) for name, script in (("setup", "exit 4"), ("main", "touch main"))]
+    seen = Play(crew, tmp_path, Limits(600.0, 1 << 40)).run(phases, lambda dump: None, lambda: False)
+    assert (seen.ended, seen.exit_code) == ("failed", 4)
+    assert not list(tmp_path.glob("runs/**/main"))

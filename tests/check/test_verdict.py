@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.check.play import Seen
-from orchestrator.check.verdict import FAILED, FITS, GIB, NOT_JUDGED, TOO_LARGE, Graph, Verdict, judge
+from orchestrator.check.verdict import FAILED, FITS, GIB, NOT_JUDGED, TOO_LARGE, Graph, Verdict, is_out_of_memory, judge
 
 HBM = 16 * GIB
 
@@ -114,3 +114,31 @@ def test_another_program_with_the_same_arguments_is_said_to_be_one() -> None:
 def test_reading_from_the_device_in_each_step_is_said_and_now_and_then_is_not() -> None:
     assert any("reads from the device in each step" in note for note in judged(graph(), seen=seen(0, 1, 2, 3)).notes)
     assert not judged(graph(), seen=seen(0, 1, 1, 2)).notes
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "is_memory"),
+    [
+        (1, "RuntimeError: Error preparing computation: Out of memory allocating 27254724688 bytes.", True),
+        (1, "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory", True),
+        (137, "", True),
+        (1, "ValueError: no such file", False),
+    ],
+)
+def test_memory_that_this_machine_does_not_have_is_no_failure_of_the_program(
+    code: int, log: str, is_memory: bool
+) -> None:
+    assert is_out_of_memory(seen(0, ended="failed", code=code), log) is is_memory
+    assert not is_out_of_memory(seen(0), log)
+
+
+def test_a_failure_is_told_with_the_last_line_of_the_program() -> None:
+    found = judged(graph(), seen=seen(0, ended="failed", code=3), log="step 1\nKeyError: 'lr'\n\n")
+    assert found.verdict == FAILED and found.why == ("the program failed here, with exit code 3: KeyError: 'lr'",)
+
+
+def test_a_program_without_a_step_that_is_known_as_such_says_so() -> None:
+    assert judged(graph(), seen=seen(ended="itself")).notes == (
+        "no step of a training was recognized; what ran until its end is judged",
+    )
+    assert judged(graph()).notes == ()

@@ -1,7 +1,7 @@
 """What a program needs of the workers of a job: a `Crew` at every place, its steps, and more of a crew that can be sent files.
 
 `hosts.fleet.fleet.Fleet` reaches them over SSH, `places.gke.pods.fleet.PodFleet` reads their logs, and
-`hosts.fleet.here.LocalCrew` is this machine.
+`hosts.fleet.local.LocalCrew` is this machine.
 """
 
 import threading

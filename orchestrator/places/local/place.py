@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
 from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
 from orchestrator.hosts.fleet.effects import StartCollection, StopPhase, WaitForCollection
-from orchestrator.hosts.fleet.here import AGENT, LocalCrew, ask_to_end, remove_leftovers
+from orchestrator.hosts.fleet.local import AGENT, LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.places.leased import STOP_GRACE_S, NoReach
 from orchestrator.places.local.traits import TRAITS

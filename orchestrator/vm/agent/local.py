@@ -1,6 +1,6 @@
 """A phase of a job on the user's machine (`on: local`) or in a pod: supervised as on a worker, not for longer than its caller.
 
-`hosts.fleet.here` and `pod` start it. The first line of stdin is the request. The second line (a grace period) or the end of
+`hosts.fleet.local` and `pod` start it. The first line of stdin is the request. The second line (a grace period) or the end of
 stdin (the caller died) ends the phase, so that no phase outlives its caller.
 """
 

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.errors import DeadlineExceeded, Interrupted, RemoteError, TpujobError
 from orchestrator.hosts.fleet.crew import FleetStatus, StartRequest
 from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.hosts.fleet.here import LocalCrew, ask_to_end, remove_leftovers
+from orchestrator.hosts.fleet.local import LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.hosts.transfer import collect
 from orchestrator.hosts.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
 from orchestrator.places.local.place import LocalStay
@@ -91,7 +91,7 @@ def test_a_tree_of_any_depth_that_a_job_made_is_removed(crew: LocalCrew, tmp_pat
 def test_a_packer_that_ends_early_is_the_reason(
     crew: LocalCrew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.hosts.fleet.here.AGENT", ("true",))
+    monkeypatch.setattr("orchestrator.hosts.fleet.local.AGENT", ("true",))
     [waiting] = collected_by(crew, tmp_path).waiting
     assert waiting.why
 
