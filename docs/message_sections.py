@@ -154,8 +154,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"api/slices/down", r"ever named|matches several"),
         (r"api/results/(logs|pages)", r"run"),
     ),
-    "Timers and drill": (
-        (r"api/guarantee/timers|cli/commands/guarantee/drill", r""),
+    "Timers, drill and smoke": (
+        (r"api/guarantee/timers|cli/commands/guarantee/(drill|smoke)|drill/smoke", r""),
         (r"cli/commands/guarantee/gc", r"--every"),
     ),
     "Mistakes in a command or a job file": ((r"cli/|api/|job/|places/|text/|capacity/|promise/lease/", r""),),

@@ -191,6 +191,10 @@ class CommandClient(Client):
         asked = guarantee.gc.area_of(on, **where)
         return guarantee.gc.collect_garbage(self.reporter, asked, dry_run=dry_run, quiet=quiet)
 
+    def end_claim(self, node: str, zone: str) -> None:
+        """Write on a slice that its claim is over. Raises CloudError."""
+        guarantee.gc.end_claim(self.session, node, zone)
+
     def diagnose(self, file: Path | None, via: str | None) -> Diagnosis:
         """Return which layers of the guarantee are live. Raises JobSpecError, UserError of the job file."""
         wished = guarantee.doctor.access_of(file, via)

@@ -123,6 +123,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "forget": Command("Stop asking after a slice whose deletion cannot be proven.", ("tpujob forget trainer",)),
         "drill": Command("Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and "
             "within which bound.", ("tpujob drill", "tpujob drill --only 3")),
+        "smoke": Command("Prove tpujob on your own project: create, train, delete, gc and a watchdog at work, for at most "
+            "$2 and 20 minutes.", ("tpujob smoke", "tpujob smoke --zone us-central1 --yes", "tpujob smoke --cloud emulated")),
     },
     "Emulator": {
         "emulator": Command("Start, stop and inspect the emulated Cloud TPU, and make it fail.", is_group=True),

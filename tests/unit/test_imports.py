@@ -65,6 +65,7 @@ NARROWER = {"drill.bounds": set(), "promise.lease": {"promise.lease", "text", "e
 WIDER = {
     "cli.commands.emulator": {"cloud_tpu_emulator.daemon.control"},
     "cli.commands.guarantee.drill": {"drill"},
+    "cli.commands.guarantee.smoke": {"drill.smoke", "promise.guardian_process", "traits"},
 }
 # The rooms of the emulator and what each may import of the others, from the bottom up (cloud_tpu_emulator/__init__.py).
 _MODEL = {"faults", "model"}

@@ -12,12 +12,13 @@ from orchestrator import catalog, places, settings, traits
 from orchestrator.api.session import connections
 from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
-from orchestrator.errors import NOT_PROVEN, ConfigError
+from orchestrator.errors import NOT_PROVEN, CloudError, ConfigError
 from orchestrator.places.area import Area
 from orchestrator.promise import gc as programs
 from orchestrator.promise.effects.base import Report, World
 from orchestrator.promise.effects.interpreter import Interpreter
 from orchestrator.promise.lease.cloud_api import Cloud, SliceView
+from orchestrator.promise.lease.lease import SliceName
 from orchestrator.promise.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.promise.ledger.rows import GcRun
 from orchestrator.report.messages import unproven_head
@@ -26,6 +27,7 @@ from orchestrator.system import boot_clock
 from orchestrator.text import names
 from orchestrator.traits import by_hand, is_emulated
 
+DAY_S = 86400.0
 LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up
 
 
@@ -154,6 +156,17 @@ def collect_garbage(reporter: Reporter, where: GcArea, *, dry_run: bool = False,
         hint=collected.hint,
         alerts=tuple(_alert(each, area.cloud) for each in ended if not (each.gone or dry_run)),
     )
+
+
+def end_claim(session: Session, node: str, zone: str) -> None:
+    """Write on a slice that its claim is over: gc deletes it at once, its watchdog minutes later. Raises CloudError."""
+    cloud = session.cloud(session.target.kind)
+    name = SliceName(session.target.project, zone, node)
+    view = cloud.get(name)
+    if view is None:
+        raise CloudError(f"{node} in {zone} is not there")
+    past = str(int(session.now() - DAY_S))
+    cloud.set_labels(name, dict(view.labels) | {names.CLAIMED_UNTIL: past})
 
 
 def finish_own(session: Session) -> LocalGcResult:

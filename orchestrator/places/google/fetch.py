@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from orchestrator.errors import CloudUnavailable, NotSent
-from orchestrator.places.google import error_translation
+from orchestrator.places.google import error_translation, transcript
 from orchestrator.promise.lease.cloud_api import Bearer, always
 from orchestrator.system import sockets
 
@@ -215,15 +215,20 @@ def api_call(
         signed = {**headers, "Authorization": f"Bearer {bearer.token()}"}
         if project := getattr(bearer, "quota_project", None):  # of a person's login: there its calls are counted
             signed["X-Goog-User-Project"] = project
-        began, answer = time.monotonic(), "no reply"
+        began, answer, status, said = time.monotonic(), "no reply", None, ""
         try:
             reply = fetch(
                 method, url, sent, signed, timeout_s=timeout_s, proxies=not emulated, ours=emulated, in_time=in_time
             )
-            answer = str(reply.status)
+            answer, status, said = str(reply.status), reply.status, reply.body.decode("utf-8", "replace")
             return reply
+        except CloudUnavailable as error:
+            said = error.message
+            raise
         finally:
-            CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, time.monotonic() - began)
+            took_s = time.monotonic() - began
+            CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, took_s)
+            transcript.record(method, f"/{path}", body, status, said, took_s)
 
     reply = send()
     if reply.status == 401 and bearer.renewable:
