@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-GRACE_S = 300.0  # after Ctrl-C, for a command to delete its slice and prove it; then its guardian and `down` go on
+GRACE_S = 180.0  # after Ctrl-C, for a command to delete its slice and prove it; then its guardian and `down` go on
+ADVICE = ("hint:", "do now")
+_ZONE = re.compile(r"/locations/([a-z0-9-]+)/")
 _CREATED = re.compile(r"[?&](?:nodeId|queuedResourceId)=([a-z0-9-]+)")
 
 
@@ -27,16 +29,16 @@ class Done:
 
     @property
     def last(self) -> str:
-        """Return the last thing that it said."""
-        lines = [line.strip() for line in f"{self.out}\n{self.err}".splitlines() if line.strip()]
-        return lines[-1] if lines else "nothing"
+        """Return the last thing that it said, without what would help."""
+        lines = [line.strip() for line in f"{self.out}\n{self.err}".splitlines()]
+        said = [line for line in lines if line and not line.startswith(ADVICE)]
+        return said[-1] if said else "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A command that was started; what it says goes to two files."""
 
-    words: Sequence[str]
     process: subprocess.Popen[bytes]
     files: tuple[Path, Path]
 
@@ -55,7 +57,7 @@ class Running:
                 env=environ,
                 start_new_session=True,
             )
-        return cls(words, process, files)
+        return cls(process, files)
 
     @property
     def has_ended(self) -> bool:
@@ -95,6 +97,11 @@ class Calls:
         """Return every slice that was asked for."""
         posts = (_CREATED.search(row["path"]) for row in self.rows() if row["method"] == "POST")
         return {found[1] for found in posts if found}
+
+    def zones(self) -> set[str]:
+        """Return every zone in which a slice was asked for."""
+        posts = (row["path"] for row in self.rows() if row["method"] == "POST" and _CREATED.search(row["path"]))
+        return {found[1] for path in posts if (found := _ZONE.search(path))}
 
     def queued(self, nodes: Collection[str]) -> set[str]:
         """Return those that the API has shown in its queue."""

@@ -15,11 +15,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.drill.commands import Calls, Done, Running
 from orchestrator.errors import NOT_PROVEN, AuthError, CloudError, Interrupted, UserError
+from orchestrator.text.units import format_duration
 
 MOST_USD, MOST_S = 2.0, 1200.0
 CLEAN_S = 180.0  # of these for the deletes at the end; what they take beyond is the cloud's
@@ -27,6 +29,7 @@ PROOF_S = 660.0  # for a delete at the end: `down` gives up after 10 minutes
 LABELS_S = 120.0  # until a change of labels shows
 LOOK_S, GLANCE_S = 2.0, 0.1
 TRIES, AGAIN_S = 4, 20.0  # a quota is free again some time after a delete
+NEEDS_S = {"watchdog": 420.0, "queue": 120.0}  # with less time left such a step is not begun
 STEPS = ("job", "ssh", "gc", "watchdog", "queue")
 JOB = """\
 name: {name}
@@ -83,7 +86,8 @@ class Smoke:
     """One smoke test, with its files in `directory`; `other` is the state directory of another machine, as it were.
 
     `end_claim` writes labels on a slice, by node and zone, that say that its claim is over. `signals` gets each signal that
-    arrives: nothing is interrupted but by a look at it. `transcript` is what TPUJOB_TRANSCRIPT names. `steps_s`: for all steps.
+    arrives: nothing is interrupted but by a look at it. `transcript` is what TPUJOB_TRANSCRIPT names. `steps_s` is for all
+    steps; one is not begun with less time left than `needs_s`.
     """
 
     wish: Wish
@@ -95,6 +99,7 @@ class Smoke:
     on_stop: Callable[[], None]
     signals: Sequence[int] = ()
     steps_s: float = MOST_S - CLEAN_S
+    needs_s: Mapping[str, float] = field(default_factory=NEEDS_S.copy)
     name: str = field(default_factory=lambda: f"smoke-{secrets.token_hex(3)}")
     steps: list[Step] = field(default_factory=list)
     _ends_at: float = 0.0
@@ -125,11 +130,10 @@ class Smoke:
         interrupted: Interrupted | None = None
         try:
             for name in steps:
-                if not self._played(name, getattr(self, f"_{name}")):
+                if not self._played(name, partial(self._in_time, name)):
                     break
         except Interrupted as error:
             interrupted = error
-            self.on_stop()
         self._ends_at, self._cleans = time.monotonic() + PROOF_S, True
         self._played("left", self._left)
         if interrupted is not None:
@@ -150,6 +154,12 @@ class Smoke:
             file.write(json.dumps({"at": round(time.time(), 3), "step": name, "ok": ok}) + "\n")
         self.on_step(self.steps[-1])
         return ok
+
+    def _in_time(self, name: str) -> str:
+        if self._left_s < self.needs_s.get(name, 0.0):
+            raise StepFailed(f"not played: of the {format_duration(MOST_S)} too little is left for it")
+        said: str = getattr(self, f"_{name}")()
+        return said
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -179,12 +189,13 @@ class Smoke:
         if node not in _nodes(self._expect_no_others(zone)["claimed"]):
             raise StepFailed(f"`gc` without the ledger does not see the claim on {node}")
         self.end_claim(node, zone)
-        shows_by = time.monotonic() + min(LABELS_S, self._left_s)
+        before, shows_by = self._calls.deletes(node), time.monotonic() + min(LABELS_S, self._left_s)
         while node in _nodes((found := self._elsewhere(zone))["claimed"]) and time.monotonic() < shows_by:
             self._pause(LOOK_S)
         gone = [row["node"] for row in found["ended"] if row["gone"]]
+        deleted = self._calls.deletes(node) > before
         self._prove(name)
-        if gone != [node]:
+        if gone != [node] or not deleted:
             raise StepFailed(
                 f"`gc` from another directory did not delete {node} once its claim was over, or was not the first"
             )
@@ -210,14 +221,23 @@ class Smoke:
         name, before = f"{self.name}-queue", self._calls.made()
         job = self._job_file(name, (self._zone or self.wish.zones[0],), queue=True)
         self._open.append(name)
-        with self._started("run", job, "--json") as command:
-            self._until(
-                lambda: command.has_ended or self._calls.queued(self._calls.made() - before),
-                "waiting until the request is in the queue",
-                every_s=GLANCE_S,
-            )
-            command.stop()
-        done, seen = command.wait(GLANCE_S), self._calls.queued(self._calls.made() - before)
+
+        def asked() -> tuple[Done, set[str]]:
+            with self._started("run", job, "--json") as command:
+                self._until(
+                    lambda: command.has_ended or self._calls.queued(self._calls.made() - before),
+                    "waiting until the request is in the queue",
+                    every_s=GLANCE_S,
+                )
+                command.stop()
+            return command.wait(GLANCE_S), self._calls.queued(self._calls.made() - before)
+
+        done, seen = asked()
+        for _ in range(TRIES - 1):
+            if seen or done.code != CloudError.exit_code:
+                break
+            self._pause(AGAIN_S)
+            done, seen = asked()
         if not seen or done.code != 128 + signal.SIGINT:
             raise StepFailed(f"`tpujob run` with `queue: true` ended with {done.code}: {done.last}")
         self._prove(name)
@@ -229,14 +249,14 @@ class Smoke:
         for name in list(self._open):
             try:
                 self._prove(name)
-            except StepFailed as error:  # the others, too
+            except Exception as error:  # the others, too
                 problems.append(str(error))
         if problems:
             raise StepFailed("; ".join(problems))
         asked_for = self._calls.made() | self._nodes
         if not asked_for:
             return "nothing was asked for"
-        if left := self._all_there(*self.wish.zones) & asked_for:
+        if left := self._all_there(*sorted(self._calls.zones() or self.wish.zones)) & asked_for:
             raise StepFailed(f"still there: {', '.join(sorted(left))}; see `tpujob status`")
         return f"nothing of {self.name} is there any more: the ledger and another directory agree"
 
@@ -309,6 +329,7 @@ class Smoke:
         until = time.monotonic() + seconds
         while True:
             if self.signals and not self._cleans:
+                self.on_stop()  # before the command that runs is stopped, which takes a while
                 raise Interrupted(self.signals[0])
             left_s = until - time.monotonic()
             if left_s <= 0:
@@ -324,7 +345,8 @@ class Smoke:
 
     def _command(self, *words: str, state: Path | None = None, codes: Sequence[int] = (0,)) -> Done:
         """Run a command to its end. Raises StepFailed for another exit code, or when the time is over; Interrupted."""
-        self.on_progress(f"tpujob {' '.join(word for word in words if not word.startswith('--zone='))}")
+        said = f"tpujob {' '.join(word for word in words if not word.startswith('--zone='))}"
+        self.on_progress(said)
         self._pause(0.0)
         with self._started(*words, state=state) as command:
             while not command.has_ended:
@@ -333,7 +355,7 @@ class Smoke:
                 self._pause(GLANCE_S)
             done = command.wait(GLANCE_S)
         if done.code not in codes:
-            raise StepFailed(f"`tpujob {' '.join(words)}` ended with {done.code}: {done.last}")
+            raise StepFailed(f"`{said}` ended with {done.code}: {done.last}")
         return done
 
     @contextlib.contextmanager

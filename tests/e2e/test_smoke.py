@@ -109,7 +109,7 @@ def play(cli: Cli, monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Step]:
     monkeypatch.setenv("TPUJOB_TRANSCRIPT", str(directory / "transcript.jsonl"))
     wish = Wish("v5litepod-1", (ZONE,), 1.2)
     end_claim = open_client().end_claim
-    played = Smoke(wish, directory, other, end_claim, print, print, lambda: None, steps_s=LONG_S)
+    played = Smoke(wish, directory, other, end_claim, print, print, lambda: None, steps_s=LONG_S, needs_s={})
     played.play(names)
     return played.steps
 

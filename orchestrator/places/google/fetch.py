@@ -213,7 +213,8 @@ def api_call(
 
     def send() -> Reply:
         signed = {**headers, "Authorization": f"Bearer {bearer.token()}"}
-        if project := getattr(bearer, "quota_project", None):  # of a person's login: there its calls are counted
+        project: str | None = getattr(bearer, "quota_project", None)
+        if project:  # of a person's login: there its calls are counted
             signed["X-Goog-User-Project"] = project
         began, answer, status, said = time.monotonic(), "no reply", None, ""
         try:
@@ -228,7 +229,7 @@ def api_call(
         finally:
             took_s = time.monotonic() - began
             CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, took_s)
-            transcript.record(method, f"/{path}", body, status, said, took_s)
+            transcript.record(method, f"/{path}", body, status, said, took_s, project)
 
     reply = send()
     if reply.status == 401 and bearer.renewable:

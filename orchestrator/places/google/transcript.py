@@ -21,7 +21,9 @@ from orchestrator.text.redaction import Redactor
 
 VARIABLE = "TPUJOB_TRANSCRIPT"
 PROJECTS = ("TPUJOB_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")  # variables that name one
-OWN_JOBS = "smoke-"  # names of jobs that tell nothing
+_OWN_JOBS = re.compile(r"smoke-[0-9a-f]{6}-(job|watchdog|queue)")  # names of jobs that tell nothing
+_LABELS = {names.PREFIX, names.LEASE_ID, names.OWNER, names.CLAIMED_UNTIL, names.DEADLINE, names.MODE}
+_STATES = ("state", "verb", "health", "status", "type")  # words of the API, whatever a project is called
 MOST_CHARS = 500_000  # of one reply
 _LOG = logging.getLogger("tpujob.api")
 
@@ -30,15 +32,17 @@ _INSTEAD = {
     name: instead
     for instead, fields in {
         "ADDRESS": "ipAddress externalIp internalIp natIP networkIP cidrBlock host",
-        "NAME": "network subnetwork networks tags reservationName sourceDisk description",
-        "PERSON": "email user username homeDirectory accountId gecos posixAccounts principal",
+        "NAME": "network subnetwork networks tags reservationName sourceDisk description resourceName containerInfo",
+        "PERSON": "email user username owner homeDirectory accountId gecos posixAccounts principal",
         "ID": "projectNumber projectId uniqueId fingerprint etag",
         "SECRET": "token accessToken pageToken nextPageToken sshPublicKey sshPublicKeys securityKeys password masterAuth "
         "access_token refresh_token id_token",
     }.items()
     for name in fields.split()
 }
-_RESOURCES = "networks|subnetworks|reservations|disks|firewalls|routers|instances|clusters|keyRings|cryptoKeys"
+_RESOURCES = "networks|subnetworks|reservations|disks|firewalls|routers|instances|clusters|buckets|keyRings|cryptoKeys"
+_WORDS = "project|network|subnetwork|reservation|bucket|user|owner"
+_OURS = r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}"
 _SHAPES = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
@@ -50,23 +54,28 @@ _SHAPES = tuple(
         (r"([?&]pageToken=)[^&\s\"']+", r"\1SECRET"),
         (r"\b(user|group|domain|serviceAccount|principal|principalSet):[^\s\"',;)]+", r"\1:PERSON"),
         (r"[\w.+-]+(?:@|%40)[\w-]+(?:\.[\w-]+)*", "PERSON"),
-        (r"\bgs://[^/\s\"']+", "gs://BUCKET"),
+        (r"(?<![\w-])\d{10,}\b", "ID"),  # the number of a project, and no part of a name
+        # A name in a sentence: in quotes, or with more than letters.
+        (rf"(?i)\b({_WORDS})([ :=]+)(?:[\"'`][^\"'`]+[\"'`]|[a-z]*[-\d_][\w.:-]*)", r"\1\2NAME"),
+        (r"/project/[^/\"'\s?&]+", "/project/PROJECT"),
+        (r"\bproject_number([:=] ?)\d+", r"project_number\1ID"),
+        (r"(\bgs:/|\bstorage\.googleapis\.com)/[^/\s\"']+", r"\1/BUCKET"),
         (r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "ADDRESS"),
         (
             r"(?i)(?<![\w:])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*::[0-9a-f:]*)",
             "ADDRESS",
         ),
         (r"\b(?:ssh-(?:rsa|ed25519)|ecdsa-sha2-\S+) [A-Za-z0-9+/=]+(?: \S+)?", "KEY"),
-        (r"(?<![\w-])\d{10,}\b", "ID"),  # the number of a project, and no part of a name
-        (r"\b(nodes|queuedResources)/(?!tpujob-)[^/\"'\s?&]+", r"\1/OTHER"),
+        (rf"\b(nodes|queuedResources)/(?!{_OURS}\b)[^/\"'\s?&]+", r"\1/OTHER"),
     )
 )
-_PROJECT = re.compile(r"/projects/([a-z][a-z0-9-]{5,29})(?![\w.:-])")
+_PROJECT = re.compile(
+    r"(?:/projects/|[?&]project(?:Id)?=)((?:[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::|%3A))?[a-z][a-z0-9-]{5,29})"
+)
 _TPU_API = re.compile(r"/v2(?:alpha1)?/projects/")
 _OTHER = re.compile(r"(?:nodes|queuedResources)/OTHER$")
 _OF_OTHERS = ("name", "state", "acceleratorType", "health")  # what is kept of a slice that is not of tpujob
 _OF_OTHER_APIS = ("kind", "state", "permissions", "error")
-_TIMES = re.compile(r"[0-9]{10}")  # in labels: until when a slice is claimed
 
 
 class Cleaner:
@@ -78,8 +87,12 @@ class Cleaner:
 
     def path(self, path: str) -> str:
         """Return the path of a call without them. The project in it is known from now on."""
-        self._projects |= set(_PROJECT.findall(path))
+        self.learn(*_PROJECT.findall(path))
         return self.text(path)
+
+    def learn(self, *projects: str | None) -> None:
+        """Take these as names of projects from now on."""
+        self._projects |= {each.replace("%3A", ":") for each in projects if each}
 
     def text(self, text: str) -> str:
         """Return the text without them."""
@@ -91,6 +104,8 @@ class Cleaner:
 
     def data(self, data: Any, key: str = "") -> Any:
         """Return the data of JSON without them. Of metadata and guest attributes the keys and the lengths stay."""
+        if key in _STATES and isinstance(data, str) and data.isidentifier():
+            return data
         if key in _INSTEAD and not isinstance(data, bool | None):
             return _INSTEAD[key]
         if isinstance(data, Mapping):
@@ -113,12 +128,10 @@ class Cleaner:
         return clean
 
     def _labels(self, labels: Mapping[str, Any]) -> dict[str, str]:
-        clean = {}
-        for name, value in labels.items():
-            own = name != names.NAME or str(value).startswith(OWN_JOBS)
-            is_time = _TIMES.fullmatch(str(value)) is not None
-            clean[self.text(name)] = str(value) if is_time else self.text(str(value)) if own else "NAME"
-        return clean
+        own = {name: str(value) for name, value in labels.items() if name in _LABELS}
+        job = str(labels.get(names.NAME, ""))
+        others = {self.text(name): "NAME" for name in labels.keys() - own.keys()}
+        return {**others, **own, **({names.NAME: job} if _OWN_JOBS.fullmatch(job) else {})}
 
     def reply(self, path: str, status: int | None, text: str) -> Any:
         """Return a reply without them; of a reply that is not of Cloud TPU's API, only whether it is there."""
@@ -126,8 +139,8 @@ class Cleaner:
             return _size(text)
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError):
-            return self.text(text)
+        except (ValueError, RecursionError):  # a page, perhaps of a proxy; without a status they are words of tpujob
+            return self.text(text) if status is None else f"{_size(text)}, not JSON"
         if status is not None and status < 300 and not _TPU_API.search(path):
             if not isinstance(data, Mapping):
                 return _size(text)
@@ -145,7 +158,13 @@ def _size(value: Any) -> str:
 
 
 def record(
-    method: str, path: str, sent: Mapping[str, Any] | None, status: int | None, reply: str, took_s: float
+    method: str,
+    path: str,
+    sent: Mapping[str, Any] | None,
+    status: int | None,
+    reply: str,
+    took_s: float,
+    quota_project: str | None = None,
 ) -> None:
     """Add a call to the transcript, if one is wanted. `status` None: there was no reply, and `reply` says why. Never raises."""
     file = os.environ.get(VARIABLE)
@@ -153,6 +172,7 @@ def record(
         return
     try:
         cleaner = _cleaner()
+        cleaner.learn(quota_project)
         line = {"at": round(time.time(), 3), "method": method, "path": cleaner.path(path), "status": status}
         line |= {"took_s": round(took_s, 3), **_content(cleaner, path, sent, status, reply)}
         _append(file, json.dumps(line).encode() + b"\n")

@@ -11,10 +11,13 @@ import pytest
 
 from orchestrator import catalog
 from orchestrator.api.slices.offers import Offers
-from orchestrator.cli.commands.guarantee.smoke import ask, choice
-from orchestrator.drill.smoke import Smoke, Wish
+from orchestrator.cli.commands.guarantee.smoke import ask, choice, verdict
+from orchestrator.drill.commands import Done
+from orchestrator.drill.smoke import Smoke, Step, Wish
 from orchestrator.errors import Interrupted, UserError
 from orchestrator.report.offers import Offered
+
+ASKED_FOR = '{"method": "POST", "path": "/v2/projects/P/locations/us-east5-a/nodes?nodeId=tpujob-abc123-k3zgazhmv1"}'
 
 
 def offers(*rows: Offered) -> Offers:
@@ -102,12 +105,52 @@ def test_whatever_ends_a_step_the_last_one_is_played(tmp_path: Path, error: Exce
 
 
 def test_a_slice_that_was_asked_for_is_not_taken_for_gone_because_a_command_failed(tmp_path: Path) -> None:
-    (tmp_path / "transcript.jsonl").write_text(
-        '{"method": "POST", "path": "/v2/x/nodes?nodeId=tpujob-abc123-k3zgazhmv1"}\n{"method": "GET", "pa'
-    )
+    (tmp_path / "transcript.jsonl").write_text(f'{ASKED_FOR}\n{{"method": "GET", "pa')
     played = smoke_test(tmp_path, on_progress=lambda what: (_ for _ in ()).throw(OSError(24, "Too many open files")))
     played.play(())
     assert not played.steps[-1].ok and not played.ok
+
+
+def test_a_slice_that_is_still_there_ends_with_75_whatever_else_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transcript.jsonl").write_text(f"{ASKED_FOR}\n")
+
+    def all_there(self: Smoke, *zones: str) -> set[str]:
+        assert zones == ("us-east5-a",)
+        self._pause(0.0)  # a second signal ends nothing
+        return {"tpujob-abc123-k3zgazhmv1"}
+
+    monkeypatch.setattr(Smoke, "_all_there", all_there)
+    played = smoke_test(tmp_path, signals=[signal.SIGINT])
+    with pytest.raises(Interrupted) as stopped:
+        played.play(("ssh",))
+    assert "still there: tpujob-abc123-k3zgazhmv1" in played.steps[-1].what
+    assert verdict(played, stopped.value) == verdict(played, None) == 75
+
+
+def test_without_anything_left_a_signal_or_a_failed_step_decides(tmp_path: Path) -> None:
+    played = smoke_test(tmp_path)
+    played.play(())
+    assert verdict(played, None) == 0
+    with pytest.raises(Interrupted):
+        verdict(played, Interrupted(signal.SIGINT))
+    played.steps.insert(0, Step("job", False, 1.0, "it failed"))
+    assert verdict(played, None) == 70
+
+
+def test_a_step_for_which_too_little_time_is_left_is_not_begun(tmp_path: Path) -> None:
+    played = smoke_test(tmp_path, steps_s=400.0)
+    played.play(("watchdog",))
+    assert played.steps[0].what.startswith("not played") and not played.steps[0].ok
+
+
+def test_what_a_command_said_last_is_no_advice() -> None:
+    assert (
+        Done(77, "", "auth     no permission\nhint: ask your admin\n   do now   gcloud …\n").last
+        == "auth     no permission"
+    )
+    assert Done(1, "", "").last == "nothing"
 
 
 def smoke_test(directory: Path, **given: Any) -> Smoke:

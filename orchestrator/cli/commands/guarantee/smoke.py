@@ -38,8 +38,8 @@ def smoke(
 ) -> int:
     """Prove tpujob on your own project: create, train, delete, gc and a watchdog at work, for at most $2 and 20 minutes.
 
-    It writes a transcript of every call to the API, without names and secrets. Without a project it plays on the
-    emulator. Ctrl-C at any moment deletes what there is. Exits with 75 unless everything is proven absent, else with 70
+    It writes a transcript of the calls to the API, in which names and secrets are replaced. Without a project it plays on
+    the emulator. Ctrl-C at any moment deletes what there is. Exits with 75 unless everything is proven absent, else with 70
     if a step failed.
     """
     client = open_client(cloud, project)
@@ -53,8 +53,9 @@ def smoke(
         console().notice("smoke", f"EMULATED Cloud TPU: it costs nothing; on Google Cloud {price}")
     else:
         ask(f"{target.project}: {price}. Your own slices are not touched", yes=yes)
-    directory = client.session.directory / "smoke" / time.strftime("%Y%m%d-%H%M%S")
-    directory.mkdir(parents=True, mode=0o700)
+    kept = client.session.directory / "smoke"
+    kept.mkdir(mode=0o700, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=kept))
     interrupted: Interrupted | None = None
     with tempfile.TemporaryDirectory(prefix="tpujob-smoke-") as other:
         if emulated:  # the same cloud, seen from another machine
@@ -66,6 +67,7 @@ def smoke(
         signals: list[int] = []
         played = Smoke(wish, directory, Path(other), client.end_claim, _say(as_json), progress, stop, signals)
         _pass_to_commands(cloud, project, client.session.directory, played.transcript)
+        played.transcript.touch(mode=0o600)
         _note_signals(signals)
         try:
             played.play()
@@ -73,7 +75,12 @@ def smoke(
             interrupted = error
     if as_json:
         emit_json(_shape(wish, played))
-    console().notice("wrote", f"{played.transcript}: without names and secrets; look at it before you send it in")
+    console().notice("wrote", f"{played.transcript}: names and secrets are replaced; look at it before you send it in")
+    return verdict(played, interrupted)
+
+
+def verdict(played: Smoke, interrupted: Interrupted | None) -> int:
+    """Return the exit code; raise what interrupted it, if everything is proven absent."""
     if not played.steps[-1].ok:
         return NOT_PROVEN
     if interrupted is not None:
@@ -83,7 +90,8 @@ def smoke(
 
 def choice(offers: Offers, *, spot: bool) -> Wish:
     """Return the cheapest type of one host, and its zones. Raises UserError if it may cost too much, or none is known."""
-    rows = [row for row in offers.in_project if row.kind and row.kind.hosts == 1 and row.price(spot=spot) is not None]
+    rows = offers.in_project if offers.availability is None else [row for row in offers.rows if row.has]
+    rows = [row for row in rows if row.kind and row.kind.hosts == 1 and row.price(spot=spot) is not None]
     if not rows:
         raise UserError("no type of one host with a known price is offered there", hint="`tpujob offers` lists them")
     least = min(rows, key=lambda row: (row.rank(spot=spot), row.kind.chips if row.kind else 0, row.accelerator))
@@ -93,6 +101,8 @@ def choice(offers: Offers, *, spot: bool) -> Wish:
             may, hint="`--accelerator` names a smaller type, `--zone` a cheaper zone, `--spot` takes spot capacity"
         )
     same = [row for row in rows if row.accelerator == least.accelerator and most_usd(row.rank(spot=spot)) <= MOST_USD]
+    if usd == 0.0:  # what is granted in one zone is paid for in the others
+        same = [row for row in same if row.price(spot=spot) == 0.0]
     return Wish(least.accelerator, tuple(row.zone for row in same), max(row.rank(spot=spot) for row in same), spot)
 
 
@@ -146,5 +156,6 @@ def _note_signals(arrived: list[int]) -> None:
         arrived.append(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup
+        # Under nohup a closed terminal ends nothing. An ignored SIGINT would be one of the commands, too, which it has to end.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, note)

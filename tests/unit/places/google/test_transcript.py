@@ -26,6 +26,17 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPdk alice@laptop"
         ),
         ("?project=other-host&pageToken=Cg0", "?project=PROJECT&pageToken=SECRET"),
         ("projects/corp.com:lab/x", "projects/PROJECT/x"),
+        ("permission to use project other-quota-1 or network 'lab'", "permission to use project NAME or network NAME"),
+        ("Subnetwork secret-sub of network secret-net is full", "Subnetwork NAME of network NAME is full"),
+        ("your project because the network was not found", "your project because the network was not found"),
+        (
+            "https://console.developers.google.com/project/lab/x",
+            "https://console.developers.google.com/project/PROJECT/x",
+        ),
+        ("project_number:12345678", "project_number:ID"),
+        ("projects/_/buckets/secret/x", "projects/PROJECT/buckets/NAME/x"),
+        ("https://storage.googleapis.com/secret/y", "https://storage.googleapis.com/BUCKET/y"),
+        ("projects/p/locations/z/nodes/tpujob-secret-llm", "projects/PROJECT/locations/z/nodes/OTHER"),
         ("used in project 1032299714650 before", "used in project ID before"),
         ("/v1/users/alice%40corp.com:importSshPublicKey", "/v1/users/PERSON:importSshPublicKey"),
         ("granted to user:alice@corp, group:lab@corp.com.", "granted to user:PERSON, group:PERSON"),
@@ -50,9 +61,10 @@ def test_text_without_names_and_secrets(said: str, kept: str) -> None:
     ("said", "kept"),
     [
         ({"labels": {"tpujob-deadline": "1795851022"}}, {"labels": {"tpujob-deadline": "1795851022"}}),
-        ({"labels": {"who": "alice@corp"}}, {"labels": {"who": "PERSON"}}),
+        ({"labels": {"who": "alice@corp"}}, {"labels": {"who": "NAME"}}),
         ({"labels": {"tpujob-name": "secret-llm", "tpujob": "1"}}, {"labels": {"tpujob-name": "NAME", "tpujob": "1"}}),
-        ({"labels": {"tpujob-name": "smoke-abc-job"}}, {"labels": {"tpujob-name": "smoke-abc-job"}}),
+        ({"labels": {"tpujob-name": "smoke-abc012-job"}}, {"labels": {"tpujob-name": "smoke-abc012-job"}}),
+        ({"labels": {"tpujob-name": "smoke-detector"}}, {"labels": {"tpujob-name": "NAME"}}),
         (
             {"metadata": {"ssh-keys": KEY, "script": "#!"}},
             {"metadata": {"ssh-keys": f"{len(KEY)} characters", "script": "2 characters"}},
@@ -123,7 +135,7 @@ def test_of_other_apis_only_what_tells_nothing_is_kept_and_every_refusal(written
         {"size": f"{len(person)} characters"},
         {"kind": "compute#project", "size": f"{len(project)} characters"},
         {"permissions": ["tpu.nodes.create"], "size": "37 characters"},
-        "no",
+        "2 characters, not JSON",
     ]
 
 
