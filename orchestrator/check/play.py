@@ -133,9 +133,8 @@ class Play:
                 if not file.name.endswith(DUMP) or self._sizes.get(file) == -1:
                     continue
                 size = file.stat().st_size
-                if is_last or (
-                    size and self._sizes.get(file) == size
-                ):  # one that was cut off cannot be read: not judged
+                # At the end also one that was cut off: it cannot be read, and so is not judged.
+                if is_last or (size and self._sizes.get(file) == size):
                     self._sizes[file] = -1
                     number = self._counts.get(directory.name, 0)
                     self._counts[directory.name] = number + 1

@@ -202,7 +202,7 @@ class Smoke:
         return f"from another directory, `gc` left {node} while it had a claim, then deleted it"
 
     def _watchdog(self) -> str:
-        """Nobody here ends a slice that is not used: its VM does."""
+        """A slice that is not used is ended by its VM: no command here deletes it."""
         name, wish = f"{self.name}-watchdog", self.wish
         where = ("--accelerator", wish.accelerator, "--zone", self._zone or ",".join(wish.zones))
         self._open.append(name)

@@ -174,6 +174,7 @@ def _hint(error: Exception) -> str | None:
 
 
 TIMEOUT_S = 15.0
+TRANSCRIPT = "TPUJOB_TRANSCRIPT"  # the variable that names its file
 CALL_LOG = logging.getLogger("tpujob.api")  # `--verbose` prints it
 
 
@@ -216,20 +217,24 @@ def api_call(
         project: str | None = getattr(bearer, "quota_project", None)
         if project:  # of a person's login: there its calls are counted
             signed["X-Goog-User-Project"] = project
-        began, answer, status, said = time.monotonic(), "no reply", None, ""
+        began, answer = time.monotonic(), "no reply"
+        came: Reply | str = ""
         try:
-            reply = fetch(
+            came = reply = fetch(
                 method, url, sent, signed, timeout_s=timeout_s, proxies=not emulated, ours=emulated, in_time=in_time
             )
-            answer, status, said = str(reply.status), reply.status, reply.body.decode("utf-8", "replace")
+            answer = str(reply.status)
             return reply
         except CloudUnavailable as error:
-            said = error.message
+            came = error.message
             raise
         finally:
             took_s = time.monotonic() - began
             CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, took_s)
-            transcript.record(method, f"/{path}", body, status, said, took_s, project)
+            if file := os.environ.get(TRANSCRIPT):
+                status = None if isinstance(came, str) else came.status
+                said = came if isinstance(came, str) else came.body.decode("utf-8", "replace")
+                transcript.record(file, method, f"/{path}", body, status, said, took_s, project)
 
     reply = send()
     if reply.status == 401 and bearer.renewable:

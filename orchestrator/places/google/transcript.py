@@ -1,8 +1,8 @@
 """A transcript of the calls to the API, for people to look at and to send in: `TPUJOB_TRANSCRIPT` names its file.
 
-Each call is a line of JSON with its time, verb, path, status and literal reply. What tells who somebody is, or opens a door,
-is left out before it is written: projects, addresses, people, networks, buckets, keys, the names of jobs, slices that are not
-of tpujob, every value of metadata, and all but a few fields of the replies of other APIs than Cloud TPU's.
+Each call is a line of JSON with its time, verb, path, status and literal reply. What identifies a person or a project, or opens
+a door, is left out before it is written: projects, addresses, people, networks, buckets, keys, the names of jobs, slices that
+are not of tpujob, every value of metadata, and all but a few fields of the replies of other APIs than Cloud TPU's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 from orchestrator.text import names
 from orchestrator.text.redaction import Redactor
 
-VARIABLE = "TPUJOB_TRANSCRIPT"
 PROJECTS = ("TPUJOB_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")  # variables that name one
 _OWN_JOBS = re.compile(r"smoke-[0-9a-f]{6}-(job|watchdog|queue)")  # names of jobs that tell nothing
 _LABELS = {names.PREFIX, names.LEASE_ID, names.OWNER, names.CLAIMED_UNTIL, names.DEADLINE, names.MODE}
@@ -158,6 +157,7 @@ def _size(value: Any) -> str:
 
 
 def record(
+    file: str,
     method: str,
     path: str,
     sent: Mapping[str, Any] | None,
@@ -166,10 +166,7 @@ def record(
     took_s: float,
     quota_project: str | None = None,
 ) -> None:
-    """Add a call to the transcript, if one is wanted. `status` None: there was no reply, and `reply` says why. Never raises."""
-    file = os.environ.get(VARIABLE)
-    if not file:
-        return
+    """Add a call to the transcript. `status` None: there was no reply, and `reply` says why. Never raises."""
     try:
         cleaner = _cleaner()
         cleaner.learn(quota_project)

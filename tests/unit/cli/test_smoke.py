@@ -66,14 +66,14 @@ def test_nothing_is_taken_whose_price_is_unknown_or_more_than_it_promises(rows: 
 @pytest.mark.parametrize(
     ("typed", "tty", "yes", "refused"),
     [
-        ("", False, False, "nobody is here to be asked"),
+        ("", False, False, "there is no terminal"),
         ("n\n", True, False, "nothing was created"),
         ("\n", True, False, "nothing was created"),
         ("y\n", True, False, None),
         ("", False, True, None),
     ],
 )
-def test_nobody_pays_who_did_not_agree(
+def test_it_begins_only_with_an_agreement(
     monkeypatch: pytest.MonkeyPatch, typed: str, tty: bool, yes: bool, refused: str | None
 ) -> None:
     stdin = io.StringIO(typed)

@@ -52,7 +52,7 @@ def smoke(
     if emulated:
         console().notice("smoke", f"EMULATED Cloud TPU: it costs nothing; on Google Cloud {price}")
     else:
-        ask(f"{target.project}: {price}. Your own slices are not touched", yes=yes)
+        ask(f"{target.project}: {price}. No slice that has a claim is touched", yes=yes)
     kept = client.session.directory / "smoke"
     kept.mkdir(mode=0o700, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=kept))
@@ -112,7 +112,7 @@ def ask(what: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError("it costs money, and nobody is here to be asked", hint="`--yes` agrees")
+        raise UserError("it costs money, and there is no terminal on which to ask", hint="`--yes` agrees")
     console().quiet()
     if not typer.confirm("Go on?", err=True):
         raise UserError("nothing was created")

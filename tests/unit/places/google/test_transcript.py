@@ -103,9 +103,8 @@ def test_data_keeps_its_shape_states_and_labels(said: Any, kept: Any) -> None:
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def written(tmp_path: Path) -> Path:
     transcript._cleaner.cache_clear()
-    monkeypatch.setenv("TPUJOB_TRANSCRIPT", str(tmp_path / "transcript.jsonl"))
     return tmp_path / "transcript.jsonl"
 
 
@@ -113,8 +112,16 @@ OF_TPUS = "/v2/projects/acme-lab/locations/-/nodes"
 
 
 def test_a_call_is_a_line_and_the_project_is_known_from_its_path_on(written: Path) -> None:
-    record("GET", OF_TPUS, {"email": "a@b.c"}, 200, '{"done": true, "name": "acme-lab", "verb": "create"}', 0.25)
-    record("GET", "/v2/x", None, None, "tpu.googleapis.com did not answer in time", 15.0)
+    record(
+        str(written),
+        "GET",
+        OF_TPUS,
+        {"email": "a@b.c"},
+        200,
+        '{"done": true, "name": "acme-lab", "verb": "create"}',
+        0.25,
+    )
+    record(str(written), "GET", "/v2/x", None, None, "tpu.googleapis.com did not answer in time", 15.0)
     first, second = map(json.loads, written.read_text().splitlines())
     assert first.pop("at") <= second.pop("at")
     assert first == {
@@ -129,7 +136,7 @@ def test_of_other_apis_only_what_tells_nothing_is_kept_and_every_refusal(written
     person = '{"sub": "1", "name": "Alice B", "picture": "https://x", "hd": "corp.com"}'
     project = '{"kind": "compute#project", "name": "acme-lab", "usageExportLocation": {"bucketName": "b"}}'
     for reply, status in ((person, 200), (project, 200), ('{"permissions": ["tpu.nodes.create"]}', 200), ("no", 403)):
-        record("GET", "/compute/v1/projects/acme-lab", None, status, reply, 0.1)
+        record(str(written), "GET", "/compute/v1/projects/acme-lab", None, status, reply, 0.1)
     replies = [json.loads(line)["reply"] for line in written.read_text().splitlines()]
     assert replies == [
         {"size": f"{len(person)} characters"},
@@ -141,14 +148,8 @@ def test_of_other_apis_only_what_tells_nothing_is_kept_and_every_refusal(written
 
 @pytest.mark.parametrize("reply", ["[" * 100_000, "x" * 600_000, "\ud800", '{"labels": {"a": 1}}', '{"labels": [1]}'])
 def test_what_cannot_be_written_ends_no_call(written: Path, reply: str) -> None:
-    record("POST", f"{OF_TPUS}?nodeId=tpujob-abc123-k3zgazhmv1", None, 200, reply, 0.1)
+    record(str(written), "POST", f"{OF_TPUS}?nodeId=tpujob-abc123-k3zgazhmv1", None, 200, reply, 0.1)
     assert json.loads(written.read_text())["path"].endswith("nodeId=tpujob-abc123-k3zgazhmv1")
     written.unlink()
     written.mkdir()  # nor a file that cannot be opened
-    record("GET", "/v2/x", None, 200, "{}", 0.1)
-
-
-def test_without_the_variable_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TPUJOB_TRANSCRIPT", raising=False)
-    record("GET", "/v2/x", None, 200, "{}", 0.1)
-    assert list(tmp_path.iterdir()) == []
+    record(str(written), "GET", "/v2/x", None, 200, "{}", 0.1)
