@@ -36,6 +36,7 @@ class Gcloud:
     project: Found | None = None
     zone: Found | None = None
     tpu_endpoint: str | None = None
+    account: str | None = None  # who is logged in: a person's or a service account's address
 
 
 def gcloud(environ: Environ) -> Gcloud:
@@ -52,7 +53,13 @@ def gcloud(environ: Environ) -> Gcloud:
         return Found(written, f"gcloud's configuration {name!r}") if written else None
 
     endpoint = value("api_endpoint_overrides", "tpu")
-    return Gcloud(value("core", "project"), value("compute", "zone"), endpoint.value if endpoint else None)
+    account = value("core", "account")
+    return Gcloud(
+        value("core", "project"),
+        value("compute", "zone"),
+        endpoint.value if endpoint else None,
+        account.value if account else None,
+    )
 
 
 def adc_project(environ: Environ) -> Found | None:

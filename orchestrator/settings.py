@@ -53,6 +53,8 @@ class Target:
     token_file: str | None = None
     timings: Timings = periods.GOOGLE
     grants: tuple[Grant, ...] = ()  # quota that is free of charge for the user
+    owner: str | None = None  # as the settings name it
+    account: str | None = None  # of gcloud's login, on Google Cloud
 
 
 def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) -> Target:
@@ -76,6 +78,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         token_file=environ.get("TPUJOB_TOKEN_FILE") or None,
         timings=timings_of(EMULATED, environ),
         grants=own.get("quota", ()),
+        owner=_owner(environ["TPUJOB_OWNER"], "TPUJOB_OWNER") if environ.get("TPUJOB_OWNER") else own.get("owner"),
         **{key: own[key] for key in ("access", "gke", "service_account", "runs_dir", "emulated_cores") if key in own},
     )
     if kind is not None and periods.is_emulated(kind):
@@ -129,7 +132,14 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
         else:  # it was chosen for other machines
             why += f"; the zone of {tools.zone.source}, {tools.zone.value}, has no TPUs and is not used"
     return replace(
-        emulated, kind=GOOGLE, timings=periods.GOOGLE, project=project, zone=zone, why=why, source=found.source
+        emulated,
+        kind=GOOGLE,
+        timings=periods.GOOGLE,
+        project=project,
+        zone=zone,
+        why=why,
+        source=found.source,
+        account=tools.account,
     )
 
 
@@ -276,6 +286,12 @@ def _name(text: str, source: str, _environ: Environ) -> str:
     return text
 
 
+def _owner(text: str, source: str, _environ: Environ | None = None) -> str:
+    if problem := names.owner_problem(text):
+        raise ConfigError(f"{source}: {text!r} {problem}")
+    return text
+
+
 def _directory(text: str, source: str, environ: Environ) -> str:
     home = environ.get("HOME") or str(Path.home())
     path = Path(home) / text[2:] if text.startswith("~/") else Path(text)
@@ -296,6 +312,7 @@ _KEYS: dict[str, Callable[[str, str, Environ], Any]] = {
     "service_account": _name,
     "runs_dir": _directory,
     "emulated_cores": _cores,
+    "owner": _owner,
 }
 _SECTIONS = ("access", "gke", "quota")
 

@@ -67,7 +67,7 @@ class Desk(Protocol):
 
     @property
     def owner(self) -> str:
-        """The owner id of this user on this machine, as in node names."""
+        """Who owns what this user makes, as in labels and in the names of nodes."""
 
     def now(self, cloud: str | None = None) -> float:
         """Return the ledger's time of the command's cloud, or of another one, in unix seconds."""

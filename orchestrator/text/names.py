@@ -25,7 +25,10 @@ _BITS_PER_DIGIT = 5
 
 _RULE = "letters a-z, digits and `-`, a letter first and no `-` last"
 _NODE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-_OWNER = re.compile(rf"[{_DIGITS}]{{6}}")
+_OWNER = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
+MAX_OWNER_CHARS = 20
+# Accounts of machines, which many people have: such a user is told from others by the name of the machine.
+_NO_PERSON = frozenset("root admin administrator ubuntu debian user runner jupyter jovyan colab ec2-user sandbox app".split())
 _RUN = re.compile(rf"[{_DIGITS}]{{10}}")
 _PROJECT = re.compile(r"([a-z0-9.-]{1,100}\.[a-z]{2,}:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -44,8 +47,31 @@ def is_run_id(text: str) -> bool:
     return _RUN.fullmatch(text) is not None
 
 
+def owner_name(user: str, machine: str, account: str | None = None) -> str:
+    """Return the owner of what this user makes: the name before the @ of the account, else the user's.
+
+    An account that many machines have, such as root, gets the name of the machine, too: `root-lab-7`.
+    """
+    name = _owner_part(account.partition("@")[0]) if account else ""
+    name = name or _owner_part(user)
+    if not name or name in _NO_PERSON:
+        name = _owner_part(f"{name or 'user'}-{machine.partition('.')[0]}") or "user"
+    return name
+
+
+def owner_problem(text: str) -> str | None:
+    """Return what is wrong with the name of an owner."""
+    if len(text) <= MAX_OWNER_CHARS and _OWNER.fullmatch(text):
+        return None
+    return f"is not a name for an owner: up to {MAX_OWNER_CHARS} letters a-z, digits and `-`, such as alice"
+
+
+def _owner_part(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", _plain(text)).strip("-")[:MAX_OWNER_CHARS].rstrip("-")
+
+
 def owner_id(user: str, machine: str) -> str:
-    """Return six characters, always the same for one user on one machine, which do not reveal either."""
+    """Return the owner as tpujob 0.1 wrote it before 2026-12: six characters for one user on one machine."""
     import hashlib  # 3 ms, needed only to create something
 
     digest = hashlib.sha256(f"{user}\0{machine}".encode("utf-8", "surrogateescape")).digest()
@@ -54,7 +80,7 @@ def owner_id(user: str, machine: str) -> str:
 
 def node_name(owner: str, run: str) -> str:
     """Return `tpujob-<owner>-<run>`."""
-    assert _OWNER.fullmatch(owner) and _RUN.fullmatch(run), "owner and run come from owner_id and new_run_id"
+    assert _OWNER.fullmatch(owner) and _RUN.fullmatch(run), "owner and run come from owner_name and new_run_id"
     return f"{PREFIX}-{owner}-{run}"
 
 

@@ -159,7 +159,7 @@ def _matches(session: Session, view: SliceView, name: str | None) -> bool:
         return True
     handle = names.to_label_value(name or default_handle())
     held = name is not None or labels.get(names.MODE) == Mode.HOLD
-    return labels.get(names.OWNER) == session.owner and labels.get(names.NAME) == handle and held
+    return session.is_own(labels.get(names.OWNER)) and labels.get(names.NAME) == handle and held
 
 
 def _only(found: list[SliceView]) -> SliceView:
@@ -173,7 +173,7 @@ def _owner_text(session: Session, view: SliceView) -> str:
     if _is_closed(session, view):
         return f"{view.native_state}, though this machine's ledger has closed it"
     owner = view.labels.get(names.OWNER)
-    return "yours, but not in this machine's ledger" if owner == session.owner else f"owner {owner or 'unknown'}"
+    return "yours, but not in this machine's ledger" if session.is_own(owner) else f"owner {owner or 'unknown'}"
 
 
 def _is_closed(session: Session, view: SliceView) -> bool:

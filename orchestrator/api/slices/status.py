@@ -333,7 +333,7 @@ def _unleased(session: Session, asked: ProjectInventory, view: cloud_api.SliceVi
         mode=view.labels.get(names.MODE),
         emulated=traits.is_emulated(asked.cloud),
         owner=owner,
-        yours=owner == session.owner,
+        yours=session.is_own(owner),
         remark=remark,
         now=now,
     )

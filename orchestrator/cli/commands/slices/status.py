@@ -146,7 +146,7 @@ def _use(row: SliceRow) -> str:
 
 
 def _other(row: SliceRow) -> str:
-    whose = f"owner {row.owner}, another user or machine" if row.owner else "no owner label"
+    whose = f"owner {row.owner}, another user" if row.owner else "no owner label"
     since = f" since {day_clock(row.created_at)}" if row.created_at is not None else ""
     what = f"{row.name}, {row.accelerator_type}, {row.zone}, {row.state}{since}"
     return f"({whose}: {what}, {_claim(row)}, {row.node})"
