@@ -211,24 +211,25 @@ class Client:
         limit = self._limit("max_duration", max_duration, *LIFE)
         return Run(self, self._start(job, on_event, max_duration_s=limit, detach=True).run)
 
-    def attach(self, run: str | Run, *, on_event: OnEvent | None = None) -> RunResult:
+    def attach(self, run: str | Run, *, owner: str | None = None, on_event: OnEvent | None = None) -> RunResult:
         """Follow a submitted run to its end, collect its artifacts, release its slice, and return the result of a success.
 
-        `run` is a run's id, its first letters, or a job's name. Raises what `run` raises; UnknownRun. After Interrupted the
-        run goes on: `error.result.detached` says so.
+        `run` is a run's id, its first letters, or a job's name. One that another machine submitted is found by the labels of
+        its slice: of this user, or of another `owner` who is named. Raises what `run` raises; UnknownRun; UserError where
+        another machine follows the run. After Interrupted the run goes on: `error.result.detached` says so.
         """
         with self._session(on_event) as session:
-            return self._successful(session, jobs.runs.attach(session, _id(run), logs=self._logs))
+            return self._successful(session, jobs.runs.attach(session, _id(run), logs=self._logs, owner=owner))
 
-    def cancel(self, run: str | Run) -> Canceled | CanceledSweep:
+    def cancel(self, run: str | Run, *, owner: str | None = None) -> Canceled | CanceledSweep:
         """End a run and delete its slice, proven; return what became of it. Results are not collected, but with `on="local"`.
 
         A run that has ended already is left alone; one on a held slice is stopped, and the slice stays. The name of a sweep
-        ends all of its runs, and no other one starts. Raises UnknownRun; UserError for a name of several; TeardownUnproven;
-        TpujobError if the process of the run does not stop it.
+        ends all of its runs, and no other one starts. `owner`: see `attach`. Raises UnknownRun; UserError for a name of
+        several; TeardownUnproven; TpujobError if the process of the run does not stop it.
         """
         with self._session(quiet=True, light=True) as session:
-            canceled = jobs.ending.cancel(session, _id(run))
+            canceled = jobs.ending.cancel(session, _id(run), owner=owner)
             if not canceled.released:
                 self._check_released(session)
             return canceled
@@ -240,18 +241,20 @@ class Client:
         max_results: str | None = None,
         work: str | None = None,
         to: str | Path | None = None,
+        owner: str | None = None,
         on_event: OnEvent | None = None,
     ) -> RunResult:
         """Collect the results that a run left on its slice, release the slice, and return the run's result.
 
-        `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. `work`: a pattern, such as `"*"`, of files
-        beside the artifacts that come without a limit, to the directory `to` if there is one. Raises the run's own error if
-        the run was not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
+        `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. `work`: a pattern, such as `"*"`, of
+        files beside the artifacts that come without a limit, to the directory `to` if there is one. `owner`: see `attach`.
+        Raises the run's own error if the run was not a success; ArtifactError while results are missing; UnknownRun;
+        UserError for a run that has not ended.
         """
         most_bytes = None if max_results is None else size(self._named("max_results"), max_results)
         with self._session(on_event) as session:
             place = None if to is None else Path(to)
-            result = jobs.ending.collect(session, _id(run), max_results=most_bytes, work=work, to=place)
+            result = jobs.ending.collect(session, _id(run), max_results=most_bytes, work=work, to=place, owner=owner)
             return self._successful(session, result)
 
     def get(self, run: str) -> Run:
@@ -291,14 +294,18 @@ class Client:
         with self._session() as session:
             return results.pages.write_report(session, [_id(run) for run in runs], None if out is None else Path(out))
 
-    def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
+    def logs(
+        self, run: str | Run, *, follow: bool = False, worker: int | None = None, owner: str | None = None
+    ) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.
+
+        Those of a run that only another machine knows come from its workers; `owner`: see `attach`.
 
         Raises UnknownRun for a run without a log; UserError for a worker that it does not have.
         """
         with self._session() as session:
             workers: Choice = "all" if worker is None else (worker,)
-            for lines in results.logs.read_logs(session, _id(run), follow=follow, workers=workers):
+            for lines in results.logs.read_logs(session, _id(run), follow=follow, workers=workers, owner=owner):
                 for text in lines.lines:
                     yield sessions.events.LogLine(lines.worker, text)
 
@@ -377,14 +384,21 @@ class Client:
         with self._session(on_event) as session:
             return slices.up.bring_up(session, options)
 
-    def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
+    def down(
+        self,
+        name: str | None = None,
+        *,
+        owner: str | None = None,
+        everything: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> DownResult:
         """Delete a slice and prove that it is absent. Without a name: the slice of `up` without a name.
 
-        `everything`: every slice of this machine's ledger. Raises TeardownUnproven for one that is not proven absent; UserError
-        for an unknown name.
+        `owner`: whose slice, if not this user's. `everything`: every slice of this machine's ledger. Raises TeardownUnproven
+        for one that is not proven absent; UserError for an unknown name.
         """
         with self._session(on_event, quiet=True, light=True) as session:
-            result = slices.down.take_down(session, name, everything=everything)
+            result = slices.down.take_down(session, name, owner=owner, everything=everything)
             self._check_released(session)
             if result.error is not None:
                 raise result.error
@@ -404,11 +418,14 @@ class Client:
         with self._session() as session:
             return slices.up.start(session, name)
 
-    def extend(self, name: str, by: Duration) -> SliceEnd:
-        """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
+    def extend(self, name: str, by: Duration, *, owner: str | None = None) -> SliceEnd:
+        """Move the end of a slice, or of the slice of a run, by 1m to 7d. `owner`: see `attach`.
+
+        Raises UserError beyond its limits.
+        """
         by_s = seconds(self._named("by"), by, *HOLD)
         with self._session() as session:
-            return slices.up.extend(session, name, by_s)
+            return slices.up.extend(session, name, by_s, owner=owner)
 
     @contextmanager
     def forward(self, name: str | Run | None, *ports: int, worker: int = 0) -> Iterator[dict[int, int]]:

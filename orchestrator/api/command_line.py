@@ -104,9 +104,11 @@ class CommandClient(Client):
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def lines(self, run: str | None, *, follow: bool, workers: Choice) -> Iterator[LogLines]:
+    def lines(self, run: str | None, *, follow: bool, workers: Choice, owner: str | None = None) -> Iterator[LogLines]:
         with self._session() as session:
-            yield from results.logs.read_logs(session, run, follow=follow, workers=workers, option="--worker")
+            yield from results.logs.read_logs(
+                session, run, follow=follow, workers=workers, option="--worker", owner=owner
+            )
 
     def queued(self) -> Sequence[Any]:
         """Return the variants that wait in a sweep that goes on."""
@@ -120,9 +122,16 @@ class CommandClient(Client):
 
     # -- slices --------------------------------------------------------------------------------------------------------
 
-    def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
+    def down(
+        self,
+        name: str | None = None,
+        *,
+        owner: str | None = None,
+        everything: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> DownResult:
         with self._session(quiet=True, light=True) as session:
-            return slices.down.take_down(session, name, everything=everything)
+            return slices.down.take_down(session, name, owner=owner, everything=everything)
 
     def plan_up(self, *wished: Any, idle: Duration | None) -> dict[str, Any]:
         """Return the request that `up` would send. Creates nothing. `wished`: as for `_wished`."""
@@ -135,15 +144,17 @@ class CommandClient(Client):
         with self._session(light=True) as session:
             return slices.offers.offers(session, all_sizes=all_sizes, **asked)
 
-    def ssh(self, name: str | None, options: SshOptions, command: Sequence[str]) -> list[str]:
+    def ssh(
+        self, name: str | None, options: SshOptions, command: Sequence[str], *, owner: str | None = None
+    ) -> list[str]:
         """Return the command line of a shell or a command on a worker."""
         with self._session() as session:
-            return slices.shell.ssh_argv(session, name, options, command)
+            return slices.shell.ssh_argv(session, name, options, command, owner)
 
-    def ssh_everywhere(self, name: str | None, command: Sequence[str], show: Show) -> int:
+    def ssh_everywhere(self, name: str | None, command: Sequence[str], show: Show, *, owner: str | None = None) -> int:
         """Run a command on all workers, and return the exit code of the first one that failed."""
         with self._session() as session:
-            return slices.shell.run_on_all(session, name, command, show)
+            return slices.shell.run_on_all(session, name, command, show, owner)
 
     def copy(self, copy: Copy, show: Callable[[int, list[str]], None]) -> list[str] | int:
         """Return the command line that copies, or copy everywhere and return the exit code."""

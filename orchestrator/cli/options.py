@@ -47,6 +47,10 @@ Cloud = Annotated[
     ),
 ]
 Project = Annotated[str | None, Option("--project", metavar="PROJECT", help="Google Cloud project id.")]
+Owner = Annotated[
+    str | None,
+    Option("--owner", metavar="NAME", help="Of this owner, as `tpujob status` names them; by default yours."),
+]
 Json = Annotated[bool, Option("--json", help="Print JSON with a stable shape on stdout.")]
 EventStream = Annotated[
     bool, Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result.")

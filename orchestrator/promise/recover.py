@@ -143,7 +143,7 @@ async def _close(attempt: Attempt) -> None:
     # A ledger that cannot be written must not delay the releases that follow.
     killed = SliceLost("the process that ran it was killed")
     if lease is not None and lease.detached_at is not None:
-        killed = SliceLost("its slice is gone, and its artifacts were not collected")
+        killed = SliceLost("its slice is gone, and its results were not collected here")
     await try_record(AttemptEnded.by(attempt.id, ended_at, AttemptState.INTERRUPTED, killed))
 
 

@@ -52,6 +52,16 @@ async def shorten_claim(before: Lease, shorter: Lease, capabilities: Capabilitie
     await _exclusively(shorter, lambda: _write(before, shorter, capabilities, anew=True))
 
 
+async def catch_up(lease: Lease) -> Lease:
+    """Return the lease with the end that its labels say, if that is later: another machine may have moved it."""
+    found, skew_s = await _listed(lease)
+    held = lease.hold_until is not None
+    until = claim_labels.read_claimed_until(found.labels) if held else claim_labels.read_deadline(found.labels)
+    if until is not None and until - skew_s > lease.ends_at + 1.0:
+        await Record(Extended(lease.id, await Now(), until - skew_s))
+    return await ReadLease(lease.id)
+
+
 async def _move_claim(lease: Lease, event: Move, capabilities: Capabilities) -> Lease:
     if not await IsTimeCertain():
         raise CloudUnavailable("this machine was restarted, and the cloud did not reply how long it was off")

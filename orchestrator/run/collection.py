@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from orchestrator import errors
 from orchestrator.hosts.fleet.effects import (
@@ -39,11 +39,12 @@ from orchestrator.promise.obligations import keep_slice, release_owed
 from orchestrator.promise.release import latest_lease, try_record, try_start_guardian
 from orchestrator.promise.renewal import move_claim
 from orchestrator.promise.standing import LOOK_S, check_slice
+from orchestrator.run.holder import hold_attempt
 from orchestrator.run.progress import JobProgress, Outcome
 from orchestrator.text.units import format_size
 
 if TYPE_CHECKING:
-    from orchestrator.hosts.fleet.crew import Crew
+    from orchestrator.hosts.fleet.crew import Crew, FleetPort
     from orchestrator.hosts.fleet.saved_work import SavedWork
     from orchestrator.hosts.transfer.collect import CollectionProgress, CollectRequest, CollectResult
     from orchestrator.hosts.transfer.collection import Collection
@@ -229,6 +230,7 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
     try:
         workers = await retry.until(now + patience_s, Workers(to.lease.name))
         progress.crew = await Connect(to.lease, workers, patience_s)
+        await hold_attempt(cast("FleetPort", progress.crew), to.attempt.id)
     except errors.TpujobError:
         await check_slice(to.lease)  # it may be gone, or going
         raise

@@ -168,7 +168,7 @@ async def _failed(
         status = await WaitForWorkers(crew, 0.0)
     await _report_ends(status, phase, reported)
     if not (first := status.first_failed).unreachable or lease is None:
-        return stay.verdict(lease, status, run) or _payload_failed(status, phase, run)
+        return stay.verdict(lease, status, run) or payload_failed(status, phase, run)
     servers = ", ".join(first.unreachable)
     text = f"the setup failed on worker{first.index} with code {first.rc}: the worker does not reach {servers}"
     return errors.NoRouteOut(text, hint=_route_out(lease))
@@ -192,7 +192,8 @@ CODES = {
 }
 
 
-def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.PayloadFailed:
+def payload_failed(status: FleetStatus, phase: str, run: str) -> errors.PayloadFailed:
+    """Return the error of a phase that has failed on a worker. `run`: its id, for the hint."""
     first = status.first_failed
     worker, rc = first.index, first.rc
     ends = tuple(WorkerEnd(each.index, each.rc, each.stopped) for each in status.workers if each.final)

@@ -34,6 +34,7 @@ from orchestrator.promise.renewal import LeaseRenewal, hand_over, wait_for_watch
 from orchestrator.run import collection
 from orchestrator.run.finish import capture, finish
 from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, use_held
+from orchestrator.run.holder import hold_attempt
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
 from orchestrator.run.progress import JobProgress, Outcome
@@ -161,6 +162,8 @@ async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgres
     await progress.enter("connect")
     if progress.crew is None:
         progress.crew = await stay.connect(ask, at.lease)
+    if attached and stay.traits.watched:
+        await hold_attempt(_reached(progress), progress.attempt.id)
     if stay.traits.watched and not attached and at.lease is not None and at.lease.mode is Mode.RUN:
         await SendHeartbeats(_reached(progress), capabilities.timings.heartbeat_s)
     await report_workers(progress.crew, job.run)
@@ -341,6 +344,7 @@ class _Work:
         # A ledger that cannot be written, such as on a full disk, must not cost the results.
         await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
         if self.attached and job.stay.traits.watched:
+            await hold_attempt(_reached(progress), progress.attempt.id)  # the connection may have been lost meanwhile
             # The watchdogs delete the slice `limits.linger` after its job, unless heartbeats show that a process collects.
             await SendHeartbeats(_reached(progress), self.capabilities.timings.heartbeat_s, everywhere=True)
         ended = failure

@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import socket
 
 
 def user_name() -> str:
@@ -10,3 +11,8 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"user{os.getuid()}"
+
+
+def this_process() -> str:
+    """Return a name for this process, by which people know whose it is and where it runs."""
+    return f"{user_name()}@{socket.gethostname()} (process {os.getpid()})"

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 PREFIX = "tpujob"
 # Label keys. Times are unix seconds of the server's clock.
 LEASE_ID, CLAIMED_UNTIL, DEADLINE = "tpujob-lease-id", "tpujob-claimed-until", "tpujob-deadline"
-OWNER, NAME, MODE = "tpujob-owner", "tpujob-name", "tpujob-mode"
-RUN = "tpujob-run"  # of the objects on a cluster
+OWNER, NAME, MODE, HELD_FOR = "tpujob-owner", "tpujob-name", "tpujob-mode", "tpujob-held-for"
+RUN = "tpujob-run"  # the id of the run, of a node and of the objects on a cluster
 RUN_BITS = 50
 MAX_NODE_CHARS = 61
 MAX_JOB_NAME_CHARS = 40
@@ -28,7 +28,9 @@ _NODE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _OWNER = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
 MAX_OWNER_CHARS = 20
 # Accounts of machines, which many people have: such a user is told from others by the name of the machine.
-_NO_PERSON = frozenset("root admin administrator ubuntu debian user runner jupyter jovyan colab ec2-user sandbox app".split())
+_NO_PERSON = frozenset(
+    {"root", "admin", "ubuntu", "debian", "user", "runner", "jupyter", "jovyan", "colab", "ec2-user", "app"}
+)
 _RUN = re.compile(rf"[{_DIGITS}]{{10}}")
 _PROJECT = re.compile(r"([a-z0-9.-]{1,100}\.[a-z]{2,}:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -84,8 +86,19 @@ def node_name(owner: str, run: str) -> str:
     return f"{PREFIX}-{owner}-{run}"
 
 
-def labels(*, lease_id: str, owner: str, claimed_until: float, deadline: float, name: str, mode: str) -> dict[str, str]:
+def labels(
+    *,
+    lease_id: str,
+    owner: str,
+    claimed_until: float,
+    deadline: float,
+    name: str,
+    mode: str,
+    run: str | None = None,
+    held_for: str | None = None,
+) -> dict[str, str]:
     """Return the labels of a node from its create call on. Times are unix seconds; `name` is the job's, for display."""
+    said = {RUN: run, HELD_FOR: held_for}
     return {
         PREFIX: "1",
         LEASE_ID: lease_id,
@@ -94,6 +107,7 @@ def labels(*, lease_id: str, owner: str, claimed_until: float, deadline: float, 
         DEADLINE: str(int(deadline)),
         NAME: to_label_value(name),
         MODE: to_label_value(mode),
+        **{key: value for key, value in said.items() if value is not None},
     }
 
 

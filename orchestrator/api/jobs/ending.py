@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import places, traits
-from orchestrator.api.jobs import results
+from orchestrator.api.jobs import elsewhere, results
 from orchestrator.api.jobs.log_output import make_directory
 from orchestrator.api.jobs.results import tell_saved
 from orchestrator.api.results import pages
@@ -137,6 +137,7 @@ def collect(
     max_results: float | None = None,
     work: str | None = None,
     to: Path | None = None,
+    owner: str | None = None,
 ) -> RunResult:
     """Collect the results that a run left on its slice, then release the slice, proven. What is here is not sent again.
 
@@ -146,6 +147,7 @@ def collect(
     for a run that has not ended.
     """
     session.recover(look=True)
+    elsewhere.look_for_run(session, run, owner)
     found, attempt = _run_with_results(session, run)
     _lock(session, found, attempt)
     found, attempt = session.ledger.run(found.id)  # as the last holder of the lock left it
@@ -252,13 +254,15 @@ class CanceledSweep:
         return {key: value for key, value in asdict(self).items() if key != "line"}
 
 
-def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
+def cancel(session: Session, text: str, *, owner: str | None = None) -> Canceled | CanceledSweep:
     """End the sweep or the run of this id or name, with its slices, proven; see `cancel_run`.
 
     What goes on is meant, rather than what has ended. Raises UnknownRun; UserError where several that go on have this name.
     """
     before = session.ledger.open_leases()
     session.recover(look=True)
+    if found_leases := elsewhere.leases_to_cancel(session, text, owner):
+        return _cancel_elsewhere(session, found_leases)
     record = lookup.live_sweep(session, text)
     if record is None:
         found, attempt = lookup.live_run(session, text)
@@ -268,6 +272,16 @@ def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
             tell_saved(session, Path(found.directory))
         return canceled
     return _cancel_sweep(session, record, sweep_progress.is_living(session, record), before)
+
+
+def _cancel_elsewhere(session: Session, leases: list[Lease]) -> Canceled:
+    """End a run of another machine by the deletion of its slice: its process, if it lives, sees that."""
+    releases = release(session, leases)
+    gone = all(released.gone for released in releases)
+    proofs = [f"{each.lease.name.node} absent (checked {clock(each.checked_at)})" for each in releases if each.gone]
+    run = leases[0].run or leases[0].handle
+    line = f"{run} {AttemptState.CANCELED}; {'; '.join(proofs)}" if gone else ""
+    return Canceled(run, False, gone, str(AttemptState.CANCELED), tuple(map(SliceRelease.of, releases)), line)
 
 
 def _cancel_sweep(session: Session, record: SweepRecord, living: bool, before: list[Lease]) -> CanceledSweep:

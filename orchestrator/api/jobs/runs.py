@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import places
-from orchestrator.api.jobs import checking, planning, results
+from orchestrator.api.jobs import checking, elsewhere, planning, results
 from orchestrator.api.jobs.log_output import JobOutput, make_directory
 from orchestrator.api.results import pages
 from orchestrator.api.results.logs import stored_lines, worker_count
@@ -168,15 +168,18 @@ def _about_the_job(hint: str | None, spec: JobSpec, path: Path) -> str | None:
     return hint and hint.replace(f"`{DOCTOR}`", f"`{shlex.join(words)}`")
 
 
-def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
+def attach(session: Session, run: str, *, logs: Choice = None, owner: str | None = None) -> RunResult:
     """Follow the run of this id or name to its end, collect its artifacts, release its slice, and return the result.
 
-    One process follows a run. Beside another one this reports the log, and takes over if that process dies. Of a run that
-    has ended, the log is reported and the result comes from the ledger. With `result.detached` the run goes on: Ctrl-C
-    ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached and for a name of
-    several that have not ended. `logs`: of which workers the caller shows the logs; UserError for one that is not there.
+    A run that another machine started is found by the labels of its slice: one of this user, or of another `owner` who is
+    named. One process follows a run. Beside another one on this machine this reports the log, and takes over if that process
+    dies. Of a run that has ended, the log is reported and the result comes from the ledger. With `result.detached` the run
+    goes on: Ctrl-C ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached
+    and for a name of several that have not ended. `logs`: of which workers the caller shows the logs; UserError for one that
+    is not there.
     """
     session.recover(look=True)
+    elsewhere.look_for_run(session, run, owner)
     found, attempt = lookup.live_run(session, run)
     if (count := worker_count(session, found, attempt)) is not None:
         shown_logs.check("--logs", logs, count)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator import catalog, traits
+from orchestrator.api.jobs import elsewhere
 from orchestrator.api.session import lookup
 from orchestrator.api.session.events import Bar, LogLines
 from orchestrator.api.session.session import Session
@@ -24,7 +25,13 @@ SHORTENED = "tpujob: the log was shortened here (limits.max_log); some of it may
 
 
 def read_logs(
-    session: Session, run: str | None, *, follow: bool = False, workers: Choice = "all", option: str = ""
+    session: Session,
+    run: str | None,
+    *,
+    follow: bool = False,
+    workers: Choice = "all",
+    option: str = "",
+    owner: str | None = None,
 ) -> Iterator[LogLines]:
     """Yield the lines of the run of this id or name, None for the newest one: of all workers, or of these.
 
@@ -32,6 +39,11 @@ def read_logs(
     Raises UserError for a worker that the run does not have; UnknownRun, also at the end when there was no log at all.
     """
     session.recover()
+    if run is not None:
+        takes = lambda worker: is_shown(workers, worker, None)  # noqa: E731
+        from_there = elsewhere.read_logs(session, run, owner, follow=follow, takes=takes)
+        if from_there is not None:
+            return from_there
     found, attempt = lookup.run(session, run)
     session.know_secrets(found)
     count = worker_count(session, found, attempt)

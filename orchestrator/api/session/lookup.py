@@ -229,12 +229,16 @@ def require(session: Session, handle: str | None) -> Lease:
     return lease
 
 
-def no_slice(session: Session, handle: str | None) -> UserError:
+class NoSlice(UserError):
+    """The ledger has no slice of this name."""
+
+
+def no_slice(session: Session, handle: str | None) -> NoSlice:
     """Return the error for a name that no slice has; its hint lists those that may have been meant."""
     what = f"no slice named {handle!r}" if handle else "no slice"
     alive = ", ".join(_described(lease) for lease in session.open_leases())
     hint = f"alive: {alive}" if alive else "`tpujob up` creates one"
-    return UserError(f"there is {what} on the {session.target.kind} cloud", hint=hint)
+    return NoSlice(f"there is {what} on the {session.target.kind} cloud", hint=hint)
 
 
 def refuse_cluster(lease: Lease) -> None:

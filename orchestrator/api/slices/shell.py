@@ -20,6 +20,7 @@ from pathlib import Path
 
 from orchestrator.api.session import lookup
 from orchestrator.api.session.session import Session
+from orchestrator.api.slices import elsewhere
 from orchestrator.errors import CloudError, ConfigError, Interrupted, TpujobError, UnknownRun, UserError
 from orchestrator.hosts.fleet.fleet import Fleet
 from orchestrator.hosts.fleet.on_workers import Ended, Forwarded, SideBySide
@@ -28,12 +29,13 @@ from orchestrator.hosts.ssh.openssh import FILE
 from orchestrator.promise.effects.cloud import Get, Workers
 from orchestrator.promise.effects.retry import until
 from orchestrator.promise.lease.cloud_api import SliceState
-from orchestrator.promise.lease.lease import Lease
+from orchestrator.promise.lease.lease import Lease, Purpose
 from orchestrator.system import whole_file
 from orchestrator.text.redaction import RedactedStream
 from orchestrator.text.terminal import LineSplitter, grouped, masked, said_once, worker_names
 
 ASK_S = 30.0  # how long the API is asked for the slice and its workers
+KEY_S = 60.0  # for the key of this machine to arrive on the workers of a slice that another one made
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,23 @@ class Shell:
         return openssh.host(self.lease.name.node, worker)
 
 
-def open_shell(session: Session, name: str | None) -> Shell:
+def open_shell(session: Session, name: str | None, owner: str | None = None) -> Shell:
     """Return the way to the workers of a slice, which the API is asked for, and write it down for OpenSSH.
 
-    Raises UserError where there is no such slice, or it is not READY.
+    One that another machine made is found by its labels: of this user, or of another `owner` who is named. Raises UserError
+    where there is no such slice, or it is not READY.
     """
     session.announce()
     session.recover()
-    lease = lookup.require(session, name)
+    lease = elsewhere.require(session, name, owner)
+    shell = open_lease(session, lease)
+    if lease.purpose is Purpose.ELSEWHERE:
+        shell.fleet.connect(KEY_S, lambda text: session.reporter.progress("connect", text))
+    return shell
+
+
+def open_lease(session: Session, lease: Lease) -> Shell:
+    """Return the way to the workers of this slice. Raises UserError where it is not READY."""
     give_up_at = session.now(lease.cloud) + ASK_S
     view = session.run(until(give_up_at, Get(lease.name)), lease.cloud)
     if view is None or view.state is not SliceState.READY:
@@ -121,7 +132,9 @@ def check_forwards(option: str, values: Sequence[str]) -> None:
             raise UserError(f"{option} {value}: not a port to forward, and where to", hint=hint)
 
 
-def ssh_argv(session: Session, name: str | None, options: SshOptions, command: Sequence[str]) -> list[str]:
+def ssh_argv(
+    session: Session, name: str | None, options: SshOptions, command: Sequence[str], owner: str | None = None
+) -> list[str]:
     """Return the OpenSSH command line for a shell, or for `command`, on one worker of a slice.
 
     Raises UserError where there is no such slice or worker, it is not READY, or this machine has no `ssh`.
@@ -129,7 +142,7 @@ def ssh_argv(session: Session, name: str | None, options: SshOptions, command: S
     if options.no_command and command:
         raise UserError("-N runs no command", hint="leave out -N, or what follows `--`")
     require_program("ssh")
-    shell = open_shell(session, name)
+    shell = open_shell(session, name, owner)
     return openssh.ssh_argv(shell.config, shell.host(options.worker), options.words(), as_line(command))
 
 
@@ -148,14 +161,14 @@ END_S = 3.0  # from Ctrl-C to SIGKILL
 Show = Callable[[int, bool, list[str]], None]  # the worker, whether it is stderr, and clean lines
 
 
-def run_on_all(session: Session, name: str | None, command: Sequence[str], show: Show) -> int:
+def run_on_all(session: Session, name: str | None, command: Sequence[str], show: Show, owner: str | None = None) -> int:
     """Run a command on every worker of a slice; return 0, or the exit code of the first one that failed.
 
     A worker that cannot be reached, or whose connection is cut, counts as 255, as with ssh. KeyboardInterrupt ends the command
     everywhere; so does BrokenPipeError of `show`, when nothing reads the lines any more, which is no failure. Raises UserError
     where there is no such slice, or it is not READY; HostKeyMismatch.
     """
-    fleet = open_shell(session, name).fleet
+    fleet = open_shell(session, name, owner).fleet
     lines = _Lines(session, show, lambda: _end(running))
     running = fleet.side_by_side(lines)
     try:

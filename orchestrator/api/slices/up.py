@@ -12,6 +12,7 @@ from orchestrator import catalog
 from orchestrator.api.session import lookup
 from orchestrator.api.session.lookup import default_handle
 from orchestrator.api.session.session import Session
+from orchestrator.api.slices import elsewhere
 from orchestrator.api.slices.shell import write_down
 from orchestrator.capacity.capacity_request import CapacityRequest
 from orchestrator.capacity.location_rules import runtime_doubt
@@ -179,7 +180,7 @@ def plan_of(session: Session, options: SliceOptions, accelerator: str, places: t
 
 def _check_same(existing: Lease, options: SliceOptions) -> None:
     """Raise UserError for an option that the existing slice does not have: it is not changed into another one."""
-    if existing.purpose is not Purpose.HOLD:
+    if existing.purpose is Purpose.RUN or (existing.purpose is Purpose.ELSEWHERE and existing.run is not None):
         raise UserError(f"{existing.handle} is the slice of a running job", hint="give another NAME")
     wanted = {
         "accelerator": (options.accelerator, existing.accelerator_type),
@@ -261,12 +262,16 @@ def start(session: Session, name: str | None = None) -> SliceStatus:
     return SliceStatus(lease.handle, lease.name.node, "READY", lease.ends_at)
 
 
-def extend(session: Session, name: str, by_s: float) -> SliceEnd:
-    """Move the end of a slice (its name, or a run's id) by `by_s` seconds. Raises UserError beyond its limits."""
+def extend(session: Session, name: str, by_s: float, *, owner: str | None = None) -> SliceEnd:
+    """Move the end of a slice (its name, or a run's id) by `by_s` seconds. Raises UserError beyond its limits.
+
+    `owner`: see `elsewhere.require`.
+    """
     session.announce()
     session.recover(look=True)
-    lease = _lease_to_extend(session, name)
+    lease = _lease_to_extend(session, name) if owner is None else elsewhere.require(session, name, owner)
     session.ledger.check_not_newer()  # the labels come first
+    lease = elsewhere.up_to_date(session, lease)
     extended = session.on_cloud(partial(up_and_down.extend, lease, by_s), lease.cloud)
     return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
 
@@ -276,7 +281,7 @@ def _lease_to_extend(session: Session, name: str) -> Lease:
     try:
         run, attempt = lookup.live_run(session, name)
     except UnknownRun:
-        return lookup.require(session, name)
+        return elsewhere.require(session, name)
     # A living slice of the name comes before an ended run.
     other = lookup.held(session, name) if attempt.state.ended else None
     if other is None and (lease := lookup.lease_of_run(session, run.id)) is not None:

@@ -7,7 +7,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerFollower, WorkerState, WorkerStatus
 from orchestrator.hosts.fleet.on_workers import Forwarded
@@ -42,6 +42,28 @@ class StartRequest:
     saved_by_worker: Sequence[str | None] = ()  # the id of the work saved from an earlier attempt, by worker
     delete: str | None = None  # an earlier attempt whose results are collected: its files make room first
     max_log: int | None = None  # bytes of the log that are kept
+    record: Mapping[str, Any] | None = None  # of run and attempt, for machines without the ledger: worker 0 keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAttempt:
+    """An attempt of which worker 0 has a record, and the state of its phase `main` there, as `vm.files.phases` has it."""
+
+    attempt: str
+    record: Mapping[str, Any]
+    state: str
+
+
+def found_attempts(said: Any) -> list[FoundAttempt]:
+    """Return the attempts that worker 0 names; nothing it says is trusted."""
+    rows = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
+    return [
+        FoundAttempt(each["attempt"], each["record"], str(status.get("state")))
+        for each in rows
+        if isinstance(each.get("attempt"), str)
+        and isinstance(each.get("record"), dict)
+        and isinstance(status := each.get("status"), dict)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +196,9 @@ class FleetPort(StartedCrew, Protocol):
 
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
         """Send heartbeats to the watchdog on worker 0 (or on all), in the background, until `cancel`."""
+
+    def hold(self, attempt: str, name: str) -> str | None:
+        """Lock the attempt on worker 0 for a process of this name, until `cancel`; return who has the lock; None: it has."""
 
     def push(self, shipment: Shipment, on_progress: OnProgress | None = None) -> list[PushResult]:
         """Send each worker what it lacks of the shipment; return what travelled to each."""

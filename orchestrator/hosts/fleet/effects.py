@@ -62,6 +62,18 @@ class FindCoordinator(Effect["WorkerFacts"]):
 
 
 @dataclass(frozen=True, slots=True)
+class HoldAttempt(Effect["str | None"]):
+    """Lock the attempt on worker 0 for this process, of this name, until the fleet is closed; return who else has the lock."""
+
+    fleet: FleetPort
+    attempt: str
+    name: str
+
+    def perform(self, world: World) -> str | None:
+        return self.fleet.hold(self.attempt, self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class Push(Effect["list[PushResult]"]):
     """Send each worker what it lacks of the shipment; return what travelled to each."""
 

@@ -15,7 +15,16 @@ from typing import TypeVar, cast
 
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.hosts.fleet.connecting import Connecting, check_limits
-from orchestrator.hosts.fleet.crew import FleetStatus, Following, Sink, StartRequest, WorkerFacts, locked
+from orchestrator.hosts.fleet.crew import (
+    FleetStatus,
+    Following,
+    FoundAttempt,
+    Sink,
+    StartRequest,
+    WorkerFacts,
+    found_attempts,
+    locked,
+)
 from orchestrator.hosts.fleet.follow import Follower, Heartbeats, WorkerState, WorkerStatus
 from orchestrator.hosts.fleet.on_workers import Forwarded, Output, PortForward, SideBySide
 from orchestrator.hosts.shipping.sending import Sending
@@ -30,7 +39,7 @@ from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collection import Collection, packer_of
 from orchestrator.hosts.transfer.collector import Collector
 from orchestrator.promise.lease.cloud_api import WorkerAddress
-from orchestrator.text.terminal import worker_names
+from orchestrator.text.terminal import printable, worker_names
 
 __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
 
@@ -42,6 +51,7 @@ SILENCE_S = 30.0
 STOP_EXTRA_S = 30.0
 DRAIN_S = 5.0  # after a stop, for the last lines of the log
 OUTPUT_BYTES = 1 << 20
+NAME_CHARS = 200
 
 
 class Fleet:
@@ -72,6 +82,7 @@ class Fleet:
         self._attempt = self._phase = ""
         self._following = Following[Follower]()
         self._streams: dict[int, WorkerCall] = {}
+        self._held: WorkerCall | None = None
         self._on_notice = on_notice
         self._patience = patience
         self._heartbeats: dict[int, Heartbeats] = {}
@@ -127,6 +138,50 @@ class Fleet:
 
         return self._on_each([self._connection(worker)], ask)[0]
 
+    # -- what another machine began --
+
+    def attempts(self) -> list[FoundAttempt]:
+        """Return the attempts of which worker 0 has a record. Raises RemoteError."""
+
+        def ask(connection: Connection) -> list[FoundAttempt]:
+            with WorkerCall(connection, "attempts", silence_s=SILENCE_S) as call:
+                call.end_input()
+                found = call.answer().get("attempts")
+            return found_attempts(found)
+
+        return self._on_each([self._connection(0)], ask)[0]
+
+    def log_sizes(self, attempt: str) -> dict[int, int]:
+        """Return how many bytes the log of an attempt has by now, setup included, by worker. Raises RemoteError."""
+
+        def ask(connection: Connection) -> tuple[int, int]:
+            with WorkerCall(connection, "log_size", attempt, silence_s=SILENCE_S) as call:
+                call.end_input()
+                size = call.answer().get("bytes")
+            return connection.index, size if isinstance(size, int) else 0
+
+        return dict(self._on_each(self._connections, ask))
+
+    def hold(self, attempt: str, name: str) -> str | None:
+        """Lock the attempt on worker 0 for this machine, of this name, until `cancel`.
+
+        Return the name of the machine that has the lock; None: this one. Raises RemoteError.
+        """
+
+        def lock(connection: Connection) -> str | None:
+            with contextlib.ExitStack() as unless_held:
+                call = unless_held.enter_context(WorkerCall(connection, "hold", attempt, name, silence_s=SILENCE_S))
+                said = call.answer()
+                if said.get("held") is True:
+                    self._held = call
+                    unless_held.pop_all()
+                    return None
+            return printable(str(said.get("holder")))[:NAME_CHARS]
+
+        if self._held is not None:
+            self._held.close()
+        return self._on_each([self._connection(0)], lock)[0]
+
     # -- the steps of an attempt --
 
     def push(self, shipment: Shipment, on_progress: OnProgress | None = None) -> list[PushResult]:
@@ -163,7 +218,9 @@ class Fleet:
             with contextlib.ExitStack() as unless_started:
                 call = unless_started.enter_context(WorkerCall(connection, "start", silence_s=START_S))
                 metrics = connection.index == 0 and request.phase == "main"
-                call.send(json.dumps({**common, "env": env, "saved": saved, "metrics": metrics}).encode())
+                record = request.record if connection.index == 0 else None
+                more = {"env": env, "saved": saved, "metrics": metrics, "record": record}
+                call.send(json.dumps({**common, **more}).encode())
                 call.end_input()
                 call.answer()
                 self._streams[connection.index] = call  # `follow` reads on from this stream

@@ -15,6 +15,7 @@ from orchestrator import catalog
 from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.ssh import agent
 from orchestrator.places.place import Phase
+from orchestrator.places.preparation.records import record_of
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.periods import GOOGLE, emulated
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
@@ -190,6 +191,7 @@ class PhaseScript:
             phase=self.phase,
             manifest=self.manifest,
             max_log=self.run.spec.limits.max_log,
+            record=record_of(self.run, attempt) if self.phase == "main" else None,
             script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
             env_by_worker=[
                 {**worker_environment(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,3 +49,25 @@ def new_run(
         described["sweep"] = dict(sweep)
     run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, RunSpec.of(described))
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
+
+
+def record_of(run: RunRecord, attempt: Attempt) -> dict[str, Any]:
+    """Return what worker 0 keeps of an attempt, for machines that have not the ledger: JSON values, none of them secret."""
+    told = {key: value for key, value in asdict(run).items() if key not in ("spec", "directory")}
+    return {"run": {**told, "spec": run.spec.values}, "attempt": attempt.id}
+
+
+def read_record(record: Mapping[str, Any], runs_directory: Path) -> tuple[RunRecord, Attempt] | None:
+    """Return the run and the attempt of such a record, with a directory on this machine; None if it cannot be read."""
+    told, attempt = record.get("run"), record.get("attempt")
+    if not isinstance(told, dict) or not isinstance(attempt, str):
+        return None
+    texts = [told.get(key) for key in ("id", "name", "job_path", "cloud")]
+    run_id, name, job_path, cloud = (each if isinstance(each, str) else "" for each in texts)
+    created_at = told.get("created_at")
+    is_whole = names.is_run_id(run_id) and names.job_name_problem(name) is None and attempt.startswith(f"{run_id}-")
+    if not is_whole or not isinstance(created_at, int | float):
+        return None
+    directory = str(runs_directory / f"{name}-{run_id}")
+    spec = RunSpec.of(told.get("spec"))
+    return RunRecord(run_id, name, job_path, cloud, float(created_at), directory, spec), Attempt(attempt, run_id)

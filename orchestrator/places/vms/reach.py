@@ -72,6 +72,10 @@ class Reach:
             return Piped(route.ssh_proxy_command, route.user)
         return Direct(internal=route.via is Via.INTERNAL)
 
+    def public_line(self, lease: Lease) -> str:
+        """Return the public key of this machine for a lease, which is made if there is none. Raises ConfigError."""
+        return create_key(self.lease_directory(lease.id)).public_line
+
     def grant_login(self, lease: Lease, expires_at: float) -> str:
         """Import the key of the lease into the OS Login profile; return whom to log in as. Raises CloudError."""
         key = create_key(self.lease_directory(lease.id))

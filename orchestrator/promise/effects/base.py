@@ -48,7 +48,10 @@ class Locks(Protocol):
 
 
 class Logins(Protocol):
-    """The keys of leases in the OS Login profile of the user."""
+    """The keys of leases: on this machine, and in the OS Login profile of the user."""
+
+    def public_line(self, lease: Lease) -> str:
+        """Return the public key of this machine for a lease, which is made if there is none. Raises ConfigError."""
 
     def grant_login(self, lease: Lease, expires_at: float) -> str:
         """Import the key of the lease into the profile; return whom to log in as. Raises CloudError."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import CloudError
 from orchestrator.promise.effects.base import Effect, QuickEffect, T, World
+from orchestrator.promise.lease.access import LOGIN_USER
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceRequest, SliceView, WorkerAddress
 from orchestrator.promise.lease.lease import Lease, SliceName
 
@@ -191,6 +192,19 @@ class GrantLogin(Effect[str]):
 
     def perform(self, world: World) -> str:
         return world.reach.grant_login(self.lease, self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class LetIn(Effect["bool | None"]):
+    """Ask for a key of this machine in the metadata of the node; return whether it is there already.
+
+    None: its VMs take keys of OS Login only. Raises CloudError.
+    """
+
+    lease: Lease
+
+    def perform(self, world: World) -> bool | None:
+        return world.cloud.let_in(self.lease.name, LOGIN_USER, world.reach.public_line(self.lease))
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,8 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case HeldUntil(until=until, held_for=held_for):
             # A detached run: its job has ended, and the slice is held for its results.
             until = min(until, lease.deadline)
-            return replace(lease, purpose=Purpose.HOLD, hold_until=until, held_for=held_for, detached_at=None)
+            purpose = lease.purpose if lease.purpose is Purpose.ELSEWHERE else Purpose.HOLD
+            return replace(lease, purpose=purpose, hold_until=until, held_for=held_for, detached_at=None)
         case HandedToNextRun(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
             if lease.mode is not Mode.RUN:
                 raise NotAllowed(lease, event)  # it is claimed by its user, or by a job on the VM

@@ -6,10 +6,10 @@ gc needs nothing else: no ledger and no process, only the labels, the name and t
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.promise.lease.cloud_api import SliceView
-from orchestrator.promise.lease.lease import Lease, LeaseState, Mode, Purpose
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode, Purpose
 from orchestrator.promise.lease.periods import Timings
 from orchestrator.text import names
 
@@ -53,6 +53,8 @@ def labels(
         claimed_until=min(claimed_until(lease, now, timings) + skew_s, deadline),
         deadline=deadline,
         mode=str(lease.mode),
+        run=lease.run,
+        held_for=lease.held_for,
     )
 
 
@@ -107,6 +109,34 @@ def expiry_reason(claim: LabelClaim, server_now: float, timings: Timings) -> str
     if server_now > claim.claimed_until + timings.margin_s:
         return f"its claim ended {server_now - claim.claimed_until:.0f} s ago and was not renewed"
     return None
+
+
+def found_elsewhere(view: SliceView, lease: Lease, claim: LabelClaim, *, now: float, skew_s: float) -> Lease | None:
+    """Return the lease, from `adopted`, of a slice that another machine made, to be used here; None if its labels lack a word.
+
+    Its claim stays with who made it: nothing here ends it because of the time. `skew_s`: how far the server's clock is ahead.
+    """
+    mode, run = view.labels.get(names.MODE), view.labels.get(names.RUN)
+    if mode not in [*Mode]:
+        return None
+    return replace(
+        lease,
+        purpose=Purpose.ELSEWHERE,
+        deadline=claim.deadline - skew_s,
+        state=LeaseState.READY,
+        settled=True,
+        ready_at=lease.created_at,
+        hold_until=claim.claimed_until - skew_s if mode == Mode.HOLD else None,
+        held_for=held_for(view) if mode == Mode.HOLD else None,
+        detached_at=now if mode == Mode.DETACHED else None,
+        run=run,
+    )
+
+
+def held_for(view: SliceView) -> HeldFor:
+    """Return why the slice is held, as its labels say."""
+    why = view.labels.get(names.HELD_FOR)
+    return next((each for each in HeldFor if each == why), HeldFor.USER)
 
 
 def adopted(

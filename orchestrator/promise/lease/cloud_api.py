@@ -194,6 +194,12 @@ class Cloud(Protocol):
     def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         """Replace all labels of a READY slice. Raises Vanished for a 404, WrongState while another change is under way."""
 
+    def let_in(self, name: SliceName, user: str, public_line: str) -> bool | None:
+        """Add an SSH key to the metadata of the node; return whether it is there already, and not only asked for.
+
+        None: its VMs take the keys of OS Login only; nothing changed. Raises as `set_labels` does.
+        """
+
     def operation(self, name: str) -> Operation | None:
         """Return the operation; None if the API no longer knows it."""
 

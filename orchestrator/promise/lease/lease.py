@@ -47,6 +47,7 @@ class Purpose(StrEnum):
 
     RUN = "run"  # ends with its run
     HOLD = "hold"  # created by `tpujob up`, or kept after a run (see HeldFor): ends with `down`, or at `hold_until`
+    ELSEWHERE = "elsewhere"  # made by another machine, whose claim it is: ends here only with `down` and its like
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,8 @@ def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None
         return None
     if lease.state is LeaseState.DOWN:
         return None if owner_alive else lease.reason or "its teardown was not finished"
+    if lease.purpose is Purpose.ELSEWHERE:
+        return None  # another machine may have moved its end: the labels decide, which watchdog and gc obey
     if now >= lease.deadline:
         return "it reached its deadline"
     if owner_alive or lease.runs_detached:

@@ -8,7 +8,7 @@ from orchestrator.api.slices import shell
 from orchestrator.api.slices.copies import parse
 from orchestrator.cli import completion
 from orchestrator.cli.console.output import console, emit, emit_errors, emit_lines, open_client
-from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project, WorkerOrAll
+from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Owner, Project, WorkerOrAll
 from orchestrator.errors import UserError
 
 FORWARD = "[ADDRESS:]PORT:HOST:PORT"
@@ -32,6 +32,7 @@ def ssh(
     ] = None,
     no_command: Annotated[bool, Option("-N", help="Run nothing: only forward ports.")] = False,
     terminal: Annotated[bool, Option("-t", help="Give the command a terminal.")] = False,
+    owner: Owner = None,
     cloud: Cloud = None,
     project: Project = None,
 ) -> int:
@@ -50,10 +51,10 @@ def ssh(
         raise UserError("--worker all runs one command", hint="`tpujob ssh NAME --worker all -- COMMAND`")
     client = open_client(cloud, project)
     if index is not None:
-        argv = client.ssh(name, options, command or [])
+        argv = client.ssh(name, options, command or [], owner=owner)
         console().quiet()
         os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on, and so is the exit code
-    return client.ssh_everywhere(name, command or [], _print_lines)
+    return client.ssh_everywhere(name, command or [], _print_lines, owner=owner)
 
 
 def _print_lines(worker: int, is_error: bool, lines: list[str]) -> None:

@@ -14,7 +14,7 @@ from orchestrator.api.slices.up import UpResult
 from orchestrator.cli import completion
 from orchestrator.cli.console.output import console, emit, emit_result, open_client
 from orchestrator.cli.console.tables import request_lines
-from orchestrator.cli.options import Argument, Cloud, Json, Name, Option, Project
+from orchestrator.cli.options import Argument, Cloud, Json, Name, Option, Owner, Project
 from orchestrator.errors import NeedsConsent, UserError
 from orchestrator.text.units import day_clock, format_duration
 
@@ -154,9 +154,10 @@ def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> Non
 def extend(
     name: Annotated[str, Argument(help="The slice's name, or a run's id.", autocompletion=completion.slices)],
     by: Annotated[str, Option(metavar="DURATION", help="How much longer, such as 2h.")],
+    owner: Owner = None,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
     """Move the end of a slice: its deadline, or the end of its hold. Nothing else ever moves a deadline."""
-    extended = open_client(cloud, project).extend(name, by)
+    extended = open_client(cloud, project).extend(name, by, owner=owner)
     emit(f"{extended.name} ({extended.node}) ends by {day_clock(extended.ends_at)}")

@@ -265,6 +265,9 @@ class ClusterCloud:
     def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         raise errors.BadRequest(_NO_SLICE)
 
+    def let_in(self, name: SliceName, user: str, public_line: str) -> bool | None:
+        raise errors.BadRequest(_NO_SLICE)
+
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         url = f"https://{self.api(request.name.project).server}{path_of('jobsets', request.name.zone)}"
         return {"method": "POST", "url": url, "body": request.manifests[0]}

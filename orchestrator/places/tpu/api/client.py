@@ -94,6 +94,20 @@ class TpuApi(ApiCalls):
         body = {"name": path(name), "labels": dict(labels)}
         return self._change("update_node", name, {"updateMask": "labels", "body": body})
 
+    def let_in(self, name: SliceName, user: str, public_line: str) -> bool | None:
+        with must_exist(name):
+            metadata = dict(self._ask("get_node", {"name": path(name)}).data.get("metadata") or {})
+        if str(metadata.get("enable-oslogin", "")).upper() == "TRUE":
+            return None
+        keys = str(metadata.get("ssh-keys", "")).splitlines()
+        line = f"{user}:{public_line}"
+        if line in keys:
+            return True
+        metadata["ssh-keys"] = "\n".join([*keys, line])
+        body = {"name": path(name), "metadata": metadata}
+        self._change("update_node", name, {"updateMask": "metadata", "body": body})
+        return False
+
     def _change(self, call: str, name: SliceName, request: Mapping[str, Any]) -> Operation:
         with must_exist(name):
             return replies.operation(self._ask(call, {"name": path(name), **request}).data)
