@@ -21,7 +21,7 @@ from typing import Any, cast
 from orchestrator.errors import TpujobError
 from orchestrator.promise.effects.base import Effect, IsLocked, Now, OpenLeases, Program, Report, Sleep, World
 from orchestrator.promise.effects.locks import FileLocks
-from orchestrator.promise.lease.lease import Lease, LeaseState, release_reason
+from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose, release_reason
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.file import LedgerUnavailable
 from orchestrator.promise.ledger.ledger import Ledger
@@ -78,7 +78,12 @@ async def guardian_loop() -> None:
 async def due() -> float | None:
     """Return the seconds until the first open lease is overdue (0: one is now); None when nothing is open."""
     try:
-        leases = await OpenLeases()
+        # What another machine made is that one's to end, unless its release has begun here.
+        leases = [
+            each
+            for each in await OpenLeases()
+            if each.purpose is not Purpose.ELSEWHERE or each.state is LeaseState.DOWN
+        ]
         now = {cloud: await Now(cloud) for cloud in {lease.cloud for lease in leases}}
     except TpujobError as error:
         await Report("guardian", f"{error}; asking again")

@@ -6,7 +6,7 @@ As a database replays its log on start, it reads the obligations from the ledger
 
 from typing import NamedTuple
 
-from orchestrator.errors import CapacityError, CloudError, SliceLost, UnknownLease
+from orchestrator.errors import CapacityError, CloudError, SliceLost, TpujobError, UnknownLease
 from orchestrator.promise.effects.base import (
     IsLocked,
     Lock,
@@ -20,11 +20,12 @@ from orchestrator.promise.effects.base import (
 )
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease.absence import Released
-from orchestrator.promise.lease.changes import AttemptEnded, Ready
+from orchestrator.promise.lease.changes import AttemptEnded, NotAllowed, Ready
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState, release_reason
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, state_after, what_ended_it
 from orchestrator.promise.release import latest_lease, release_all, try_record
+from orchestrator.promise.renewal import catch_up
 
 
 class Overdue(NamedTuple):
@@ -48,6 +49,9 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
             continue
         alive = await IsLocked(lease.id)
         why = release_reason(lease, now=now, owner_alive=alive)
+        if why is not None and lease.state is LeaseState.READY and now >= lease.ends_at:
+            lease = await _as_moved(lease)  # noqa: PLW2901
+            why = release_reason(lease, now=now, owner_alive=alive)
         each = None if why is None else Overdue(lease, why)
         looks = look and (lease.state is LeaseState.READY or lease.runs_detached)
         if each is None and not alive and (looks or lease.is_waited_out(now)) and not await _is_followed(lease):
@@ -55,6 +59,14 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
         if each is not None and not (lease.handle == spare and lease.down_at is None and now < lease.deadline):
             found.append(each)
     return found
+
+
+async def _as_moved(lease: Lease) -> Lease:
+    """Return a lease whose time is over as its labels have it: another machine may have moved its end."""
+    try:
+        return await catch_up(lease)
+    except (TpujobError, NotAllowed):
+        return lease  # it is deleted, or was released, or nothing is known: what the ledger says counts
 
 
 async def _is_followed(lease: Lease) -> bool:

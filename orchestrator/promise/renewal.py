@@ -31,6 +31,7 @@ from orchestrator.text import names
 
 T = TypeVar("T")
 
+LEAST_MOVE_S = 30.0  # a smaller difference is one of clocks
 PATIENCE_S = 60.0  # for a cloud that does not reply, or that is busy with another change of the slice
 ARMED = "armed on every worker: the slice deletes itself when its claim is over"
 
@@ -57,7 +58,7 @@ async def catch_up(lease: Lease) -> Lease:
     found, skew_s = await _listed(lease)
     held = lease.hold_until is not None
     until = claim_labels.read_claimed_until(found.labels) if held else claim_labels.read_deadline(found.labels)
-    if until is not None and until - skew_s > lease.ends_at + 1.0:
+    if until is not None and until - skew_s > lease.ends_at + LEAST_MOVE_S:
         await Record(Extended(lease.id, await Now(), until - skew_s))
     return await ReadLease(lease.id)
 

@@ -8,12 +8,12 @@ from orchestrator.promise.effects.base import Now, ReadAttempt, ReadLease, Recor
 from orchestrator.promise.effects.cloud import Get, LapsesAfter
 from orchestrator.promise.lease.changes import RunCanceled
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
-from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode, Purpose
+from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState, recorded_error
 from orchestrator.promise.release import try_start_guardian
 from orchestrator.promise.renewal import catch_up
 
-CATCH_UP_S = 300.0  # before the end that is known here of a slice which another machine made: that may have moved it
+CATCH_UP_S = 60.0  # before the end that is known here: another machine may have moved it
 LOOK_S = 15.0  # between two questions to the API whether the slice is there, while all workers answer
 SUSPENDING = "SUSPENDING"  # a queued request whose node was preempted, before it is SUSPENDED
 
@@ -45,7 +45,7 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
         view = await Get(lease.name)
     except errors.CloudUnavailable:
         return current, None
-    if current.purpose is Purpose.ELSEWHERE and await Now() > current.ends_at - CATCH_UP_S:
+    if await Now() > current.ends_at - CATCH_UP_S:
         with suppress(errors.CloudError):
             current = await catch_up(current)
     if view is None:

@@ -1,8 +1,8 @@
 """Runs that this machine's ledger does not have: their slice is found by its labels, their record is on its worker 0.
 
 What is found is recorded in the ledger, and from then on every command finds it there. A job that runs detached, and results
-that wait on a held slice, are taken over by who follows or collects them; of a run that a living process follows elsewhere, only
-the log can be read.
+that wait on a held slice, are taken over by who follows or collects them. Of a run that a living process follows elsewhere,
+only the log can be read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.api.session import lookup
 from orchestrator.api.session.events import LogLines
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices import elsewhere, shell
-from orchestrator.errors import RemoteError, UnknownRun, UserError
+from orchestrator.errors import RemoteError, TpujobError, UnknownRun, UserError
 from orchestrator.places.preparation.records import read_record
 from orchestrator.promise.lease.changes import AttemptChange, AttemptEnded, Began, Leased, Moved
 from orchestrator.promise.lease.lease import Lease, Mode, Purpose
@@ -36,12 +36,17 @@ WAIT_S = 0.5
 def look_for_run(session: Session, text: str, owner: str | None = None) -> None:
     """See to it that the ledger has the run that this id or name means, if a slice of it is there.
 
-    Nothing changes where the ledger has one that goes on, or has one at all and the API shows none. Raises what
+    Nothing changes where the ledger has a run of this id, or one of this name that goes on. Raises what
     `slices.elsewhere.find` raises; UserError for a run that a process elsewhere follows, or of which worker 0 has no record.
     """
-    if owner is None and _is_known(session, text):
+    if owner is None and _goes_on(session, text):
         return
-    lease = _slice_of_run(session, text, owner)
+    try:
+        lease = _slice_of_run(session, text, owner)
+    except TpujobError as error:
+        if isinstance(error, UserError) or not _is_known(session, text):
+            raise
+        return  # an API that does not answer hides nothing that is known here
     if lease is not None:
         _record(session, lease)
 
@@ -49,6 +54,14 @@ def look_for_run(session: Session, text: str, owner: str | None = None) -> None:
 def _is_known(session: Session, text: str) -> bool:
     found = lookup.meant(session, text)
     return bool(found.runs or found.sweeps)
+
+
+def _goes_on(session: Session, text: str) -> bool:
+    """Return whether the ledger has what is meant, so that the API need not be asked: of a name, one that has not ended."""
+    found = lookup.meant(session, text)
+    runs = [session.ledger.run(each) for each in found.runs]
+    by_name = all(run.name == text for run, _ in runs)
+    return bool(found.sweeps) or any(not (by_name and attempt.state.ended) for _, attempt in runs)
 
 
 def _slice_of_run(session: Session, text: str, owner: str | None) -> Lease | None:
@@ -64,7 +77,7 @@ def leases_to_cancel(session: Session, text: str, owner: str | None = None) -> l
 
     None where the ledger has the run, or the API shows no such slice. Raises what `slices.elsewhere.release_by_name` raises.
     """
-    if owner is None and _is_known(session, text):
+    if owner is None and _goes_on(session, text):
         return []
     known = [lease for lease in lookup.meant(session, text).leases if lease.purpose is Purpose.ELSEWHERE]
     return known or elsewhere.release_by_name(session, text, owner)
@@ -85,8 +98,8 @@ def _record(session: Session, lease: Lease) -> None:
             Leased(attempt.id, now, lease.id),
             Moved(attempt.id, now, AttemptState.RUNNING),
         ]
+        make_directory(Path(run.directory))
         if lease.hold_until is not None:
-            make_directory(Path(run.directory))
             began.append(connected.end(run, attempt))
         for event in began:
             session.ledger.record(event)
