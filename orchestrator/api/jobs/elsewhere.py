@@ -98,7 +98,8 @@ def _record(session: Session, lease: Lease) -> None:
             Leased(attempt.id, now, lease.id),
             Moved(attempt.id, now, AttemptState.RUNNING),
         ]
-        make_directory(Path(run.directory))
+        if not Path(run.directory).is_dir():  # it is there where only the ledger was lost
+            make_directory(Path(run.directory))
         if lease.hold_until is not None:
             began.append(connected.end(run, attempt))
         for event in began:
