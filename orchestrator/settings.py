@@ -310,9 +310,9 @@ _KEYS: dict[str, Callable[[str, str, Environ], Any]] = {
     "project": _project,
     "zone": _zone,
     "service_account": _name,
+    "owner": _owner,
     "runs_dir": _directory,
     "emulated_cores": _cores,
-    "owner": _owner,
 }
 _SECTIONS = ("access", "gke", "quota")
 

@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.api import functions, guarantee, jobs, results, slices, sweeps
 from orchestrator.api import session as sessions
-from orchestrator.api.session.arguments import (
-    CHECK,
-    HOLD,
-    HOLD_FAILED,
-    LIFE,
-    WAIT,
-    Duration,
-    Provisioning,
-    Via,
-    seconds,
-    size,
-)
+from orchestrator.api.session.arguments import CHECK, HOLD, LIFE, WAIT, Duration, Provisioning, Via, seconds, size
 
 if TYPE_CHECKING:
     from orchestrator.api.guarantee.gc import GcResult
@@ -173,7 +162,7 @@ class Client:
         """
         how = {
             "keep_s": self._limit("keep", keep, *HOLD),
-            "keep_on_failure_s": self._limit("keep_on_failure", keep_on_failure, *HOLD_FAILED),
+            "keep_on_failure_s": self._limit("keep_on_failure", keep_on_failure, *sessions.arguments.HOLD_FAILED),
             "max_duration_s": self._limit("max_duration", max_duration, *LIFE),
         }
         return self._start(job, on_event, check=check, **how)

@@ -109,5 +109,6 @@ class Calls:
         return {path.partition("?")[0].rpartition("/queuedResources/")[2] for path in seen}.intersection(nodes)
 
     def deletes(self, node: str) -> int:
-        """Return how many deletes of it were sent."""
-        return sum(row["method"] == "DELETE" and node in row["path"] for row in self.rows())
+        """Return how many deletes of it were sent. The transcript has the id of its name, and not the owner."""
+        own = node.rpartition("-")[2]
+        return sum(row["method"] == "DELETE" and own in row["path"] for row in self.rows())

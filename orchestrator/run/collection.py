@@ -39,7 +39,7 @@ from orchestrator.promise.obligations import keep_slice, release_owed
 from orchestrator.promise.release import latest_lease, try_record, try_start_guardian
 from orchestrator.promise.renewal import move_claim
 from orchestrator.promise.standing import LOOK_S, check_slice
-from orchestrator.run.holder import hold_attempt
+from orchestrator.run.following import hold_attempt
 from orchestrator.run.progress import JobProgress, Outcome
 from orchestrator.text.units import format_size
 

@@ -23,7 +23,7 @@ from orchestrator.hosts.fleet.effects import (
 from orchestrator.hosts.shipping.shipment import shipped_text
 from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report
-from orchestrator.promise.lease.changes import Began, Detached, Leased, Moved, NotAllowed
+from orchestrator.promise.lease.changes import Began, Moved
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState, what_ended_it
@@ -33,8 +33,8 @@ from orchestrator.promise.release import try_record
 from orchestrator.promise.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.run import collection
 from orchestrator.run.finish import capture, finish
+from orchestrator.run.following import hold_attempt, leave_unstarted
 from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, use_held
-from orchestrator.run.holder import hold_attempt
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
 from orchestrator.run.progress import JobProgress, Outcome
@@ -151,7 +151,7 @@ async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgres
         await progress.enter("wait")
     lease = await _obtain(job, ask, capabilities, progress)
     if job.detach and stay.traits.made_with_job and lease is not None:
-        await _leave_unstarted(lease, progress)
+        await leave_unstarted(lease, progress)
         return
     if attached and lease is not None:
         await progress.enter("connect" if lease.state is LeaseState.READY else "wait")
@@ -181,16 +181,6 @@ async def _obtain(job: JobRun, ask: Ask, capabilities: Capabilities, progress: J
         if progress.lease is not None:
             return progress.lease
     return await job.stay.obtain(ask, progress.owed, capabilities)
-
-
-async def _leave_unstarted(lease: Lease, progress: JobProgress) -> None:
-    """Leave a job that the place starts by itself."""
-    try:
-        now = await Now()
-        await Record(Leased(progress.attempt.id, now, lease.id), Detached(lease.id, now))
-    except NotAllowed as error:
-        raise errors.Vanished(f"{lease.name.node} was released by another tpujob command") from error
-    progress.detached, progress.lease = True, lease
 
 
 def _reached(progress: JobProgress) -> FleetPort:

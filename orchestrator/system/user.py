@@ -2,7 +2,6 @@
 
 import getpass
 import os
-import socket
 
 
 def user_name() -> str:
@@ -15,4 +14,4 @@ def user_name() -> str:
 
 def this_process() -> str:
     """Return a name for this process, by which people know whose it is and where it runs."""
-    return f"{user_name()}@{socket.gethostname()} (process {os.getpid()})"
+    return f"{user_name()}@{os.uname().nodename} (process {os.getpid()})"

@@ -7,53 +7,44 @@ only the log can be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from orchestrator.api.jobs.log_output import JobOutput, make_directory
 from orchestrator.api.session import lookup
-from orchestrator.api.session.events import LogLines
 from orchestrator.api.session.session import Session
-from orchestrator.api.slices import elsewhere, shell
-from orchestrator.errors import RemoteError, TpujobError, UnknownRun, UserError
-from orchestrator.places.preparation.records import read_record
+from orchestrator.api.slices import connected, elsewhere
+from orchestrator.errors import TpujobError, UserError
 from orchestrator.promise.lease.changes import AttemptChange, AttemptEnded, Began, Leased, Moved
-from orchestrator.promise.lease.lease import Lease, Mode, Purpose
+from orchestrator.promise.lease.lease import Lease, Mode
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.run.monitor import payload_failed
-from orchestrator.text.terminal import LineSplitter
-
-if TYPE_CHECKING:
-    from orchestrator.hosts.fleet.fleet import Fleet
-
-CONNECT_S = 120.0  # the key of this machine takes seconds to arrive
-WAIT_S = 0.5
 
 
-def look_for_run(session: Session, text: str, owner: str | None = None) -> None:
+def look_for_run(session: Session, text: str, owner: str | None = None, *, ended: bool = False) -> None:
     """See to it that the ledger has the run that this id or name means, if a slice of it is there.
 
-    Nothing changes where the ledger has a run of this id, or one of this name that goes on. Raises what
+    Nothing changes where the ledger has a run of this id, or one of this name that goes on; `ended`: or one at all. Raises what
     `slices.elsewhere.find` raises; UserError for a run that a process elsewhere follows, or of which worker 0 has no record.
     """
-    if owner is None and _goes_on(session, text):
+    known = connected.is_known(session, text)
+    if owner is None and (_goes_on(session, text) or (known and ended)):
         return
+    with _unless(known=known):
+        lease = connected.slice_of_run(session, text, owner)
+        if lease is not None:
+            _record(session, lease)
+
+
+@contextmanager
+def _unless(*, known: bool) -> Iterator[None]:
+    """An API that does not answer hides nothing that is known here."""
     try:
-        lease = _slice_of_run(session, text, owner)
+        yield
     except TpujobError as error:
-        if isinstance(error, UserError) or not _is_known(session, text):
+        if isinstance(error, UserError) or not known:
             raise
-        return  # an API that does not answer hides nothing that is known here
-    if lease is not None:
-        _record(session, lease)
-
-
-def _is_known(session: Session, text: str) -> bool:
-    found = lookup.meant(session, text)
-    return bool(found.runs or found.sweeps)
 
 
 def _goes_on(session: Session, text: str) -> bool:
@@ -64,14 +55,6 @@ def _goes_on(session: Session, text: str) -> bool:
     return bool(found.sweeps) or any(not (by_name and attempt.state.ended) for _, attempt in runs)
 
 
-def _slice_of_run(session: Session, text: str, owner: str | None) -> Lease | None:
-    """Return the slice, which the ledger may have already: its log was read, say, or a shell was opened there."""
-    known = [lease for lease in lookup.meant(session, text).leases if lease.purpose is Purpose.ELSEWHERE]
-    if known and owner in (None, known[0].owner):
-        return elsewhere.as_labels_say(session, known[0])
-    return elsewhere.find(session, text, owner)
-
-
 def leases_to_cancel(session: Session, text: str, owner: str | None = None) -> list[Lease]:
     """Return the slice of a run that the ledger does not have, now in the ledger to be deleted.
 
@@ -79,8 +62,9 @@ def leases_to_cancel(session: Session, text: str, owner: str | None = None) -> l
     """
     if owner is None and _goes_on(session, text):
         return []
-    known = [lease for lease in lookup.meant(session, text).leases if lease.purpose is Purpose.ELSEWHERE]
-    return known or elsewhere.release_by_name(session, text, owner)
+    with _unless(known=connected.is_known(session, text)):
+        return connected.known_slices(session, text) or elsewhere.release_by_name(session, text, owner)
+    return []
 
 
 def _record(session: Session, lease: Lease) -> None:
@@ -90,8 +74,8 @@ def _record(session: Session, lease: Lease) -> None:
             f"{lease.handle} ({lease.run}) is followed by the process that started it, on another machine",
             hint=f"`tpujob logs {lease.run} --follow` shows its log here, `tpujob cancel {lease.run}` ends it",
         )
-    with closing(Connected(session, lease)) as connected:
-        run, attempt = connected.attempt()
+    with closing(connected.Connected(session, lease)) as there:
+        run, attempt = there.attempt()
         now = session.now(lease.cloud)
         began: list[Began | AttemptChange] = [
             Began(run, attempt),
@@ -101,100 +85,16 @@ def _record(session: Session, lease: Lease) -> None:
         if not Path(run.directory).is_dir():  # it is there where only the ledger was lost
             make_directory(Path(run.directory))
         if lease.hold_until is not None:
-            began.append(connected.end(run, attempt))
+            began.append(_end(session, there, run, attempt))
         for event in began:
             session.ledger.record(event)
 
 
-class Connected:
-    """The workers of a slice that another machine made."""
-
-    def __init__(self, session: Session, lease: Lease) -> None:
-        """Connect, as soon as the key of this machine has arrived. Raises Unreachable, HostKeyMismatch."""
-        self.session, self.lease = session, lease
-        self.fleet: Fleet = shell.open_lease(session, lease).fleet
-        say = lambda text: session.reporter.progress("connect", text)  # noqa: E731
-        self.fleet.connect(CONNECT_S, say)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.fleet.cancel()
-
-    def attempt(self) -> tuple[RunRecord, Attempt]:
-        """Return the run of the slice, and its last attempt there. Raises UserError if worker 0 has no record of it."""
-        found = []
-        for each in self.fleet.attempts():
-            pair = read_record(each.record, self.session.runs_directory)
-            if pair is not None and self.lease.run in (None, pair[0].id):
-                found.append(pair)
-        if not found:
-            raise UserError(
-                f"worker 0 of {self.lease.name.node} has no record of a run",
-                hint="only the machine that started it can follow it: an older tpujob did, or nothing runs there yet",
-            )
-        return max(found, key=lambda pair: (pair[0].created_at, len(pair[1].id), pair[1].id))
-
-    def end(self, run: RunRecord, attempt: Attempt) -> AttemptEnded:
-        """Fetch the logs of a job that has ended, and return how it ended. Raises RemoteError if it has not."""
-        with closing(JobOutput(Path(run.directory), self.session.reporter, run.spec, anew=True)) as output:
-            self.fleet.attach(attempt.id, "main")
-            self.fleet.follow(output, output.metrics)
-            status = self.fleet.wait(WAIT_S)
-            while not status.ended:
-                if status.silent_s(self.session.now(self.lease.cloud)) > CONNECT_S:
-                    raise RemoteError(f"not all workers of {self.lease.name.node} say how the job ended")
-                status = self.fleet.wait(WAIT_S)
-        error = payload_failed(status, "main", run.id) if status.failed else None
-        state = AttemptState.SUCCEEDED if error is None else AttemptState.FAILED
-        more = {} if error is None else {"rc": error.rc, "workers": error.workers}
-        return AttemptEnded.by(attempt.id, self.session.now(self.lease.cloud), state, error, **more)
-
-    def lines(self, *, follow: bool, takes: Callable[[int], bool]) -> Iterator[LogLines]:
-        """Yield the lines of the workers as they are there; with `follow`, until the job has ended."""
-        _, attempt = self.attempt()
-        left = {index: size for index, size in self.fleet.log_sizes(attempt.id).items() if takes(index)}
-        splitters = {index: LineSplitter(self.session.reporter.secrets.hide) for index in left}
-        pieces: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
-        self.fleet.attach(attempt.id, "main")
-        self.fleet.follow(lambda index, piece: pieces.put((index, piece)))
-        while True:
-            ended = self.fleet.wait(WAIT_S).ended  # before the last look at what came
-            while (came := _next(pieces)) is not None:
-                index, piece = came
-                if index not in left:
-                    continue
-                left[index] -= getattr(piece, "size_bytes", 0) or len(piece)
-                if lines := splitters[index].feed(piece):
-                    yield LogLines(index, tuple(lines))
-            if ended or (not follow and all(size <= 0 for size in left.values())):
-                break
-        for index, splitter in splitters.items():
-            if lines := splitter.flush():
-                yield LogLines(index, tuple(lines))
-
-
-def _next(pieces: SimpleQueue[tuple[int, bytes]]) -> tuple[int, bytes] | None:
-    try:
-        return pieces.get_nowait()
-    except Empty:
-        return None
-
-
-def read_logs(
-    session: Session, text: str, owner: str | None, *, follow: bool, takes: Callable[[int], bool]
-) -> Iterator[LogLines] | None:
-    """Return the lines of a run that the ledger does not have, from its workers; None: the ledger has it.
-
-    Raises UnknownRun where there is none.
-    """
-    if owner is None and _is_known(session, text):
-        return None
-    lease = _slice_of_run(session, text, owner)
-    if lease is None:
-        raise UnknownRun(f"there is no run {text!r}, here or in the API", hint="`tpujob status` lists what is alive")
-    return _lines(session, lease, follow=follow, takes=takes)
-
-
-def _lines(session: Session, lease: Lease, *, follow: bool, takes: Callable[[int], bool]) -> Iterator[LogLines]:
-    with closing(Connected(session, lease)) as connected:
-        yield from connected.lines(follow=follow, takes=takes)
+def _end(session: Session, there: connected.Connected, run: RunRecord, attempt: Attempt) -> AttemptEnded:
+    """Fetch the logs of a job that has ended, and return how it ended."""
+    with closing(JobOutput(Path(run.directory), session.reporter, run.spec, anew=True)) as output:
+        status = there.end(attempt.id, output, output.metrics)
+    error = payload_failed(status, "main", run.id) if status.failed else None
+    state = AttemptState.SUCCEEDED if error is None else AttemptState.FAILED
+    more = {} if error is None else {"rc": error.rc, "workers": error.workers}
+    return AttemptEnded.by(attempt.id, session.now(run.cloud), state, error, **more)

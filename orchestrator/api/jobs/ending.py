@@ -147,7 +147,7 @@ def collect(
     for a run that has not ended.
     """
     session.recover(look=True)
-    elsewhere.look_for_run(session, run, owner)
+    elsewhere.look_for_run(session, run, owner, ended=True)
     found, attempt = _run_with_results(session, run)
     _lock(session, found, attempt)
     found, attempt = session.ledger.run(found.id)  # as the last holder of the lock left it

@@ -4,9 +4,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator import catalog, traits
-from orchestrator.api.jobs import elsewhere
 from orchestrator.api.session import lookup
 from orchestrator.api.session.events import Bar, LogLines
 from orchestrator.api.session.session import Session
@@ -14,7 +14,13 @@ from orchestrator.api.session.shown_logs import Choice, announcement, check, is_
 from orchestrator.errors import UnknownRun
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.report.files.artifact_files import log_directory
+from orchestrator.system.lazy import Later
 from orchestrator.text.terminal import LineSplitter
+
+if TYPE_CHECKING:
+    from orchestrator.api.slices import connected
+else:  # for a run that this machine does not know
+    connected = Later("orchestrator.api.slices.connected")
 
 POLL_S = 0.2
 ALONE_POLLS = 50  # a collector that has just been started is there by then
@@ -41,9 +47,8 @@ def read_logs(
     session.recover()
     if run is not None:
         takes = lambda worker: is_shown(workers, worker, None)  # noqa: E731
-        from_there = elsewhere.read_logs(session, run, owner, follow=follow, takes=takes)
-        if from_there is not None:
-            return from_there
+        if owner is not None or not _is_known(session, run):
+            return connected.read_logs(session, run, owner, follow=follow, takes=takes)
     found, attempt = lookup.run(session, run)
     session.know_secrets(found)
     count = worker_count(session, found, attempt)
@@ -53,6 +58,11 @@ def read_logs(
     if option and workers is None and count is not None and (text := announcement(workers, count, logs, option)):
         session.reporter.notice("logs", text)
     return _some_lines(session, found, attempt, follow=follow, takes=lambda worker: is_shown(workers, worker, count))
+
+
+def _is_known(session: Session, run: str) -> bool:
+    found = lookup.meant(session, run)
+    return bool(found.runs or found.sweeps)
 
 
 def worker_count(session: Session, found: RunRecord, attempt: Attempt) -> int | None:

@@ -21,7 +21,7 @@ from orchestrator.text.redaction import Redactor
 
 PROJECTS = ("TPUJOB_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")  # variables that name one
 _OWN_JOBS = re.compile(r"smoke-[0-9a-f]{6}-(job|watchdog|queue)")  # names of jobs that tell nothing
-_LABELS = {names.PREFIX, names.LEASE_ID, names.OWNER, names.CLAIMED_UNTIL, names.DEADLINE, names.MODE}
+_LABELS = {names.PREFIX, names.LEASE_ID, names.RUN, names.CLAIMED_UNTIL, names.DEADLINE, names.MODE, names.HELD_FOR}
 _STATES = ("state", "verb", "health", "status", "type")  # words of the API, whatever a project is called
 MOST_CHARS = 500_000  # of one reply
 _LOG = logging.getLogger("tpujob.api")
@@ -41,7 +41,7 @@ _INSTEAD = {
 }
 _RESOURCES = "networks|subnetworks|reservations|disks|firewalls|routers|instances|clusters|buckets|keyRings|cryptoKeys"
 _WORDS = "project|network|subnetwork|reservation|bucket|user|owner"
-_OURS = r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}"
+_OURS = r"tpujob-[0-9a-z](?:[0-9a-z-]{0,18}[0-9a-z])?-([0-9a-z]{10})"  # the owner is not told, the id is
 _SHAPES = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
@@ -66,6 +66,7 @@ _SHAPES = tuple(
         ),
         (r"\b(?:ssh-(?:rsa|ed25519)|ecdsa-sha2-\S+) [A-Za-z0-9+/=]+(?: \S+)?", "KEY"),
         (rf"\b(nodes|queuedResources)/(?!{_OURS}\b)[^/\"'\s?&]+", r"\1/OTHER"),
+        (rf"\b{_OURS}\b", r"tpujob-OWNER-\1"),
     )
 )
 _PROJECT = re.compile(
@@ -130,6 +131,7 @@ class Cleaner:
         own = {name: str(value) for name, value in labels.items() if name in _LABELS}
         job = str(labels.get(names.NAME, ""))
         others = {self.text(name): "NAME" for name in labels.keys() - own.keys()}
+        others |= {names.OWNER: "OWNER"} if names.OWNER in labels else {}
         return {**others, **own, **({names.NAME: job} if _OWN_JOBS.fullmatch(job) else {})}
 
     def reply(self, path: str, status: int | None, text: str) -> Any:

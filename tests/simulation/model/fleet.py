@@ -176,6 +176,9 @@ class SimFleet(SimCrew):
                 self.world.oracle.heartbeat(self.vm)
         self.world.timeline.after(self.machine.clock.true_s(every_s), self._send, every_s, workers)
 
+    def hold(self, attempt: str, name: str) -> str | None:
+        return None
+
     def facts(self, worker: int) -> SimFacts:
         return SimFacts()
 

@@ -30,7 +30,7 @@ def plain(text: str) -> str:
     # A slow machine's slice lives longer, and costs more.
     text = re.sub(r"(<\$0\.01|\$0\.\d\d) emulated", "MONEY emulated", text, flags=re.M)
     text = re.sub(r"Python 3\.\d+ (?=here)", "PYTHON ", text)
-    text = re.sub(r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}", "NODE", text)
+    text = re.sub(r"tpujob-[0-9a-z-]{1,20}-[0-9a-z]{10}", "NODE", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "DAY", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\dZ", "MINUTE", text)
     text = re.sub(r"\d\d:\d\d:\d\dZ", "TIME", text)

@@ -22,14 +22,15 @@ from orchestrator.promise.effects.base import (
     Report,
     Unlock,
 )
-from orchestrator.promise.effects.cloud import Get
-from orchestrator.promise.lease.changes import Ready, ReleaseBegan
-from orchestrator.promise.lease.cloud_api import SliceState, SliceView
+from orchestrator.promise.effects.cloud import Get, ListSlices
+from orchestrator.promise.lease.changes import Extended, Ready, ReleaseBegan, apply
+from orchestrator.promise.lease.cloud_api import Listing, SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt
 from orchestrator.promise.obligations import Obligations, keep_slice, release_owed
 from orchestrator.promise.recover import Overdue, close_attempts, overdue, recover
 from orchestrator.promise.release import send_deletes
+from orchestrator.text import names
 from tests.fakes.leases import lease_and_request, lease_on
 from tests.simulation.model.bench import CAN, Bench, Crash, created, driven, held
 from tests.simulation.model.cloud_client import CloudClient
@@ -63,6 +64,7 @@ class Machine:
     recorded: list[Any] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)  # locks that another process gets first
+    server_ahead_s: float = 0.0
 
     def overdue(self, **how: Any) -> list[Overdue]:
         return driven(overdue("emulated", **how), self._answer)
@@ -91,8 +93,14 @@ class Machine:
                 return next(each for each in self.attempts if each.id == name)
             case Report():
                 return None
+            case Record(events=(Extended() as event,)):
+                self.leases = [apply(each, event) if each.id == event.lease_id else each for each in self.leases]
+                return None
             case Record():
                 return self.recorded.extend(effect.events)
+            case ListSlices():
+                rows = (self.says,) if isinstance(self.says, SliceView) else ()
+                return Listing(rows, server_now=NOW + self.server_ahead_s)
             case Get():
                 self.asked += 1
                 if isinstance(self.says, CloudError):
@@ -153,6 +161,36 @@ def test_the_slice_that_up_takes_over_is_spared_until_its_deadline_or_its_releas
     assert Machine([lease(state=READY, handle="other")]).overdue(spare="mine")
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 7200.0])
+@pytest.mark.parametrize(("later_s", "over"), [(-10, True), (0, True), (25, True), (3600, False)])
+@pytest.mark.parametrize(("fields", "alive"), [
+    ({"state": READY, "deadline": NOW}, True), ({**HELD, "hold_until": NOW}, False), ({**DETACHED, "deadline": NOW}, False),
+])  # fmt: skip
+def test_an_end_that_another_machine_has_moved_counts(
+    fields: dict[str, Any], alive: bool, later_s: float, over: bool, ahead_s: float
+) -> None:
+    """The labels say it, by the server's clock; a difference of seconds is one of clocks."""
+    until = str(int(NOW + later_s + ahead_s))
+    own = {names.LEASE_ID: NAME_ID, names.DEADLINE: until, names.CLAIMED_UNTIL: until}
+    says = replace(view(SliceState.READY), labels=own)
+    machine = Machine([lease(**fields)], says, locked={lease().id} if alive else set())
+    machine.server_ahead_s = ahead_s
+    assert bool(machine.overdue()) is over
+    assert machine.leases[0].ends_at == (NOW + later_s if not over else NOW)
+
+
+def test_an_end_that_is_over_counts_where_the_labels_cannot_be_read() -> None:
+    for says in (CloudUnavailable("503"), None, view(SliceState.TOMBSTONE)):
+        assert Machine([lease(state=READY, deadline=NOW)], says).overdue()
+
+
+def test_what_another_machine_made_is_not_released_because_of_the_time() -> None:
+    made = {"purpose": Purpose.ELSEWHERE, "deadline": NOW - 5, "state": READY}
+    assert Machine([lease(**made)], view(SliceState.READY)).overdue(look=True) == []
+    assert Machine([lease(**made)], None).overdue(look=True)
+    assert Machine([lease(**{**made, "state": LeaseState.DOWN, "down_at": NOW})]).overdue()
+
+
 @pytest.fixture
 def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The reasons of the releases that a recovery begins."""
@@ -199,7 +237,7 @@ def test_a_lease_that_another_process_changed_or_works_on_is_left_to_it(
     (None, {}, NOW, "the process that ran it was killed"), ("unknown", {}, NOW, "the process that ran it was killed"),
     (NAME_ID, {"cloud": "google"}, NOW + 1, "the process that ran it was killed"),
     (NAME_ID, {"state": LeaseState.DOWN}, NOW, "the process that ran it was killed"),
-    (NAME_ID, {"state": LeaseState.DOWN, "detached_at": NOW - 50}, NOW, "its slice is gone, and its artifacts were not"),
+    (NAME_ID, {"state": LeaseState.DOWN, "detached_at": NOW - 50}, NOW, "its slice is gone, and its results were not"),
 ])  # fmt: skip
 def test_an_attempt_whose_process_is_gone_is_closed_in_the_time_of_its_cloud(
     lease_id: str | None, fields: dict[str, Any], at: float, words: str

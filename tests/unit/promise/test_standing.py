@@ -29,7 +29,7 @@ def seen(state: SliceState, native: str = "", **fields: Any) -> SliceView:
 
 def checked(lease: Lease, says: Any, stood: tuple[float, str] | None = None) -> tuple[Lease, SliceProblem | None]:
     """Return what `check_slice` does, 900 seconds after whose last heartbeat a claim is over."""
-    answers = {"ReadLease": lease, "Get": says, "StoodStill": stood, "LapsesAfter": 900.0}
+    answers = {"ReadLease": lease, "Get": says, "StoodStill": stood, "LapsesAfter": 900.0, "Now": lease.created_at}
 
     def answer(effect: Any) -> Any:
         reply = answers[type(effect).__name__]
@@ -70,7 +70,7 @@ def test_a_job_whose_slice_is_gone_ends_with_the_reason(
 
 
 def test_a_slice_whose_time_may_have_ended_meanwhile_is_told_so() -> None:
-    for lease in (replace(LEASE, hold_until=1.0), replace(LEASE, detached_at=1.0)):
+    for lease in (replace(LEASE, hold_until=LEASE.deadline), replace(LEASE, detached_at=1.0)):
         with pytest.raises(Vanished, match="its time may have ended meanwhile"):
             checked(lease, None, STOOD)
 

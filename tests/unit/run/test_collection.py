@@ -299,7 +299,7 @@ def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_l
     assert released.gone
     world.drive(close_attempts())
     assert world.attempt.state is AttemptState.INTERRUPTED
-    assert "artifacts" in world.attempt.detail
+    assert "results were not collected here" in world.attempt.detail
     assert not world.ledger.lease(lease_to(to).id).open
 
 

@@ -16,7 +16,10 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPdk alice@laptop"
 @pytest.mark.parametrize(
     ("said", "kept"),
     [
-        (f"{NODE}:getGuestAttributes", NODE.replace("acme-lab", "PROJECT") + ":getGuestAttributes"),
+        (
+            f"{NODE}:getGuestAttributes",
+            NODE.replace("acme-lab", "PROJECT").replace("abc123", "OWNER") + ":getGuestAttributes",
+        ),
         ("projects/acme-lab: a quota", "projects/PROJECT: a quota"),
         ("projects/-/locations", "projects/PROJECT/locations"),
         ("organizations/1234 and folders/5678", "organizations/ID and folders/ID"),
@@ -44,7 +47,8 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPdk alice@laptop"
         ("service-123@cloud-tpu.iam.gserviceaccount.com has no", "PERSON has no"),
         ("alice@laptop", "PERSON"),
         ("at 10.128.0.7 and 2001:db8:0:0:0:0:0:1 or 2600:1900::/28", "at ADDRESS and ADDRESS or ADDRESS/28"),
-        ("until 08:15:22, nodeId=tpujob-abc123-1234567890", "until 08:15:22, nodeId=tpujob-abc123-1234567890"),
+        ("until 08:15:22, nodeId=tpujob-alice-1234567890", "until 08:15:22, nodeId=tpujob-OWNER-1234567890"),
+        ("nodes/tpujob-anna-example-1234567890/x", "nodes/tpujob-OWNER-1234567890/x"),
         (f"alice:{KEY}", "alice:KEY"),
         ("gs://alice-results/run/x", "gs://BUCKET/run/x"),
         ("projects/p/locations/z/nodes/alices-node", "projects/PROJECT/locations/z/nodes/OTHER"),
@@ -62,6 +66,7 @@ def test_text_without_names_and_secrets(said: str, kept: str) -> None:
     [
         ({"labels": {"tpujob-deadline": "1795851022"}}, {"labels": {"tpujob-deadline": "1795851022"}}),
         ({"labels": {"who": "alice@corp"}}, {"labels": {"who": "NAME"}}),
+        ({"labels": {"tpujob-owner": "alice"}}, {"labels": {"tpujob-owner": "OWNER"}}),
         ({"labels": {"tpujob-name": "secret-llm", "tpujob": "1"}}, {"labels": {"tpujob-name": "NAME", "tpujob": "1"}}),
         ({"labels": {"tpujob-name": "smoke-abc012-job"}}, {"labels": {"tpujob-name": "smoke-abc012-job"}}),
         ({"labels": {"tpujob-name": "smoke-detector"}}, {"labels": {"tpujob-name": "NAME"}}),
@@ -149,7 +154,7 @@ def test_of_other_apis_only_what_tells_nothing_is_kept_and_every_refusal(written
 @pytest.mark.parametrize("reply", ["[" * 100_000, "x" * 600_000, "\ud800", '{"labels": {"a": 1}}', '{"labels": [1]}'])
 def test_what_cannot_be_written_ends_no_call(written: Path, reply: str) -> None:
     record(str(written), "POST", f"{OF_TPUS}?nodeId=tpujob-abc123-k3zgazhmv1", None, 200, reply, 0.1)
-    assert json.loads(written.read_text())["path"].endswith("nodeId=tpujob-abc123-k3zgazhmv1")
+    assert json.loads(written.read_text())["path"].endswith("nodeId=tpujob-OWNER-k3zgazhmv1")
     written.unlink()
     written.mkdir()  # nor a file that cannot be opened
     record(str(written), "GET", "/v2/x", None, 200, "{}", 0.1)

@@ -1,17 +1,20 @@
-"""One machine follows a job and collects its results: worker 0 keeps a lock for it, which ends with its connection."""
+"""Who follows a job and collects its results: one process on one machine, for which worker 0 keeps a lock; or none yet."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, Vanished
 from orchestrator.hosts.fleet.effects import HoldAttempt
-from orchestrator.promise.effects.base import Now, Sleep
+from orchestrator.promise.effects.base import Now, Record, Sleep
 from orchestrator.promise.effects.retry import pauses
+from orchestrator.promise.lease.changes import Detached, Leased, NotAllowed
 from orchestrator.system.user import this_process
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import FleetPort
+    from orchestrator.promise.lease.lease import Lease
+    from orchestrator.run.progress import JobProgress
 
 OWN_S = 20.0  # a lock of this process that worker 0 has not dropped yet, after a lost connection
 
@@ -29,3 +32,13 @@ async def hold_attempt(crew: FleetPort, attempt: str) -> None:
                 hint="`tpujob logs --follow` shows its log here; `tpujob attach` takes over when that process has ended",
             )
         await Sleep(pause_s)
+
+
+async def leave_unstarted(lease: Lease, progress: JobProgress) -> None:
+    """Leave a job that the place starts by itself."""
+    try:
+        now = await Now()
+        await Record(Leased(progress.attempt.id, now, lease.id), Detached(lease.id, now))
+    except NotAllowed as error:
+        raise Vanished(f"{lease.name.node} was released by another tpujob command") from error
+    progress.detached, progress.lease = True, lease
