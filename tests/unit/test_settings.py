@@ -355,3 +355,18 @@ quota:
     )
     home.own("quota: []\n")
     assert home.resolve().grants == ()
+
+
+def test_the_owner_is_that_of_the_settings_and_the_account_that_of_gcloud(home: Home) -> None:
+    home.gcloud("[core]\naccount = Alice.L@example.com\nproject = my-project\n")
+    assert (home.resolve().owner, home.resolve().account) == (None, "Alice.L@example.com")
+    home.own("owner: alice\n")
+    assert home.resolve().owner == "alice"
+    assert home.resolve(TPUJOB_OWNER="bob").owner == "bob"
+
+
+def test_an_owner_that_labels_cannot_have_is_refused_with_its_line(home: Home) -> None:
+    home.own("owner: Alice\n")
+    assert "settings.yaml:1: owner: 'Alice' is not a name for an owner" in home.refusal()
+    home.own("owner: alice\n")
+    assert "TPUJOB_OWNER: 'a_b' is not a name for an owner" in home.refusal(TPUJOB_OWNER="a_b")

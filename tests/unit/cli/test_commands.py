@@ -129,7 +129,7 @@ def test_the_help_of_each_command_ends_with_its_examples(
     assert call(monkeypatch, "emulator", "put", "--help") == 0
     text = capsys.readouterr().out
     assert text.startswith("Usage: tpujob emulator put [OPTIONS] NODE STATE\n")
-    assert text.endswith("\nExamples:\n  tpujob emulator put tpujob-tcmsq6-x6qn33t5b8 REPAIRING --for 20s\n")
+    assert text.endswith("\nExamples:\n  tpujob emulator put tpujob-alice-x6qn33t5b8 REPAIRING --for 20s\n")
 
 
 @pytest.mark.parametrize(("words", "message"), [

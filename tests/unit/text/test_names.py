@@ -331,3 +331,22 @@ def test_a_lent_device_is_announced_once_before_the_command(home: Path, worker: 
 def test_a_chain_ends_at_the_first_command_that_fails(home: Path) -> None:
     done = run(home, scripts.chain(("echo one", "exit 3", "echo two")))
     assert (done.returncode, done.stdout) == (3, "one\n")
+
+
+@pytest.mark.parametrize(("user", "machine", "account", "name"), [
+    ("alice", "laptop", None, "alice"), ("alice", "laptop", "Alice.Liddell@example.com", "alice-liddell"),
+    ("root", "lab-7.example.com", None, "root-lab-7"), ("ubuntu", "vm", "alice@example.com", "alice"),
+    ("jupyter", "a-very-long-machine-name", None, "jupyter-a-very-long"), ("", "", None, "user"),
+    ("Ärztin_Ö", "x", None, "arztin-o"), ("用户", "lab", None, "user-lab"),
+    ("x", "y", "ci-runner-of-the-whole-lab@p.iam.gserviceaccount.com", "ci-runner-of-the-who"),
+])  # fmt: skip
+def test_an_owner_has_a_name_that_people_can_read(user: str, machine: str, account: str | None, name: str) -> None:
+    found = names.owner_name(user, machine, account)
+    assert found == name and names.owner_problem(found) is None
+    node = names.node_name(found, "k3zgazhmv1")
+    assert names.node_problem(node) is None and node == f"tpujob-{name}-k3zgazhmv1"
+
+
+@pytest.mark.parametrize("text", ["", "-a", "a-", "A", "a_b", "a" * 21, "a b", "ä"])
+def test_what_is_no_name_for_an_owner_is_told(text: str) -> None:
+    assert "is not a name for an owner" in str(names.owner_problem(text))
