@@ -25,7 +25,9 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 WIDTH, SCALE, COLORS = 1120, 2, 64  # pixels of the page, of the picture for each of them, and colors of the picture
 
 # What differs between two runs of the same job.
-IDS = re.compile(r"tpujob-[a-z0-9-]{1,20}-[0-9a-z]{10}|(?<=^run {6})\w+|(?<=runs/mnist-)\w+|(?<=tpujob show )\w+", re.MULTILINE)
+IDS = re.compile(
+    r"tpujob-[a-z0-9-]{1,20}-[0-9a-z]{10}|(?<=^run {6})\w+|(?<=runs/mnist-)\w+|(?<=tpujob show )\w+", re.MULTILINE
+)
 KEPT = r"\d+ artifacts?|cores? emulated as \d+|\d+ worker"
 TIMES = r"\d{4}-\d\d-\d\d |\d\d:\d\d:\d\dZ|(?:[\d.]+ (?:d|h|m|s)\b ?)+"
 NUMBERS = re.compile(rf"(?P<kept>{KEPT})|{TIMES}|[\d.,]*\d(?: [KMG]?B\b)?")

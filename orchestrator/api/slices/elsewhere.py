@@ -172,7 +172,6 @@ def find(session: Session, name: str | None, owner: str | None = None) -> Lease 
 def _asked(session: Session, name: str | None, owner: str | None) -> tuple[ProjectInventory, list[SliceView]]:
     """Return what the API says, and the slices of this name that are not in the ledger."""
     (asked,) = inventory.ask(session, [], alone=True)
-    session.reporter.notice("asked", asked.summary)
     found = meant(session, unknown(session, asked), name, owner)
     if not found and not asked.complete:
         raise not_known(session, asked, f"named {name!r}" if name else "of `tpujob up`")

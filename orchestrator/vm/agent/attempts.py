@@ -5,7 +5,7 @@ of that phase; `log_size` with the size of a log. `hold` keeps a kernel lock for
 connection ends: of two machines that would collect the results and delete the slice, one does.
 """
 
-# ruff: noqa: PTH103, PTH110, PTH118, PTH202, PTH208
+# ruff: noqa: PTH103, PTH110, PTH202, PTH208
 from __future__ import annotations
 
 import fcntl
@@ -35,9 +35,9 @@ def attempts() -> None:
 
 def hold(attempt: str, name: str) -> None:
     """Lock the attempt for the machine `name`, until the end of stdin; answer with who has the lock, which may be another."""
-    directory = PhaseFiles(attempt, "main").run
-    os.makedirs(directory, exist_ok=True)
-    fd = os.open(os.path.join(directory, "follower"), os.O_RDWR | os.O_CREAT, 0o600)
+    phase = PhaseFiles(attempt, "main")
+    os.makedirs(phase.dir, exist_ok=True)
+    fd = os.open(phase.path("follower"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
