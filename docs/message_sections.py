@@ -33,6 +33,11 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         (r"promise/ledger/ledger", r"no (lease|attempt) |no run \{run_id"),
     ),
+    "From another machine": (
+        (r"run/following|promise/obtain/letting_in|api/slices/connected|api/jobs/elsewhere", r""),
+        (r"api/slices/elsewhere", r"^(?!the ledger has no|\{.*native_state\}|.*closed)"),
+        (r"cli/", r"--owner"),
+    ),
     "Exit code 75: not proven absent": (
         (r"", r"not proven|proven gone|left before|before it was proven"),
         (
@@ -44,11 +49,6 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "The watchdog or the guardian does not work": (
         (r"promise/renewal", r"delete itself|claim of the job"),
         (r"api/session/connections", r"GUARDIAN"),
-    ),
-    "From another machine": (
-        (r"run/following|promise/obtain/letting_in|api/slices/connected|api/jobs/elsewhere", r""),
-        (r"api/slices/elsewhere", r"^(?!the ledger has no)"),
-        (r"cli/", r"--owner"),
     ),
     "Detached runs": ((r"api/jobs/(runs|ending)|places/vms/place", r"detached|the process of"),),
     "Networks, IAP and OS Login": (

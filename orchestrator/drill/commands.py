@@ -16,7 +16,7 @@ from typing import Any
 GRACE_S = 180.0  # after Ctrl-C, for a command to delete its slice and prove it; then its guardian and `down` go on
 ADVICE = ("hint:", "do now")
 _ZONE = re.compile(r"/locations/([a-z0-9-]+)/")
-_CREATED = re.compile(r"[?&](?:nodeId|queuedResourceId)=([a-z0-9-]+)")
+_CREATED = re.compile(r"[?&](?:nodeId|queuedResourceId)=([A-Za-z0-9-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,11 @@ class Running:
                 self.process.wait()
 
 
+def id_of(node: str) -> str:
+    """Return the id at the end of a node's name."""
+    return node.rpartition("-")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Calls:
     """The calls of a transcript that is being written."""
@@ -94,21 +99,20 @@ class Calls:
         return [row for row in rows if "method" in row]
 
     def made(self) -> set[str]:
-        """Return every slice that was asked for."""
+        """Return every slice that was asked for, by its id: the transcript has no owners."""
         posts = (_CREATED.search(row["path"]) for row in self.rows() if row["method"] == "POST")
-        return {found[1] for found in posts if found}
+        return {id_of(found[1]) for found in posts if found}
 
     def zones(self) -> set[str]:
         """Return every zone in which a slice was asked for."""
         posts = (row["path"] for row in self.rows() if row["method"] == "POST" and _CREATED.search(row["path"]))
         return {found[1] for path in posts if (found := _ZONE.search(path))}
 
-    def queued(self, nodes: Collection[str]) -> set[str]:
-        """Return those that the API has shown in its queue."""
+    def queued(self, ids: Collection[str]) -> set[str]:
+        """Return those of these slices that the API has shown in its queue."""
         seen = (row["path"] for row in self.rows() if row["method"] == "GET" and row["status"] == 200)
-        return {path.partition("?")[0].rpartition("/queuedResources/")[2] for path in seen}.intersection(nodes)
+        return {id_of(path.partition("?")[0].rpartition("/queuedResources/")[2]) for path in seen}.intersection(ids)
 
     def deletes(self, node: str) -> int:
-        """Return how many deletes of it were sent. The transcript has the id of its name, and not the owner."""
-        own = node.rpartition("-")[2]
-        return sum(row["method"] == "DELETE" and own in row["path"] for row in self.rows())
+        """Return how many deletes of it were sent."""
+        return sum(row["method"] == "DELETE" and id_of(node) in row["path"] for row in self.rows())

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.drill.commands import Calls, Done, Running
+from orchestrator.drill.commands import Calls, Done, Running, id_of
 from orchestrator.errors import NOT_PROVEN, AuthError, CloudError, Interrupted, UserError
 from orchestrator.text.units import format_duration
 
@@ -241,7 +241,7 @@ class Smoke:
         if not seen or done.code != 128 + signal.SIGINT:
             raise StepFailed(f"`tpujob run` with `queue: true` ended with {done.code}: {done.last}")
         self._prove(name)
-        return f"{min(seen)} was in the queue, and Ctrl-C has cancelled it"
+        return f"request {min(seen)} was in the queue, and Ctrl-C has cancelled it"
 
     def _left(self) -> str:
         """Delete what a step has left, and see from another directory that nothing that was asked for is there any more."""
@@ -253,10 +253,11 @@ class Smoke:
                 problems.append(str(error))
         if problems:
             raise StepFailed("; ".join(problems))
-        asked_for = self._calls.made() | self._nodes
+        asked_for = self._calls.made() | set(map(id_of, self._nodes))
         if not asked_for:
             return "nothing was asked for"
-        if left := self._all_there(*sorted(self._calls.zones() or self.wish.zones)) & asked_for:
+        there = self._all_there(*sorted(self._calls.zones() or self.wish.zones))
+        if left := {node for node in there if id_of(node) in asked_for}:
             raise StepFailed(f"still there: {', '.join(sorted(left))}; see `tpujob status`")
         return f"nothing of {self.name} is there any more: the ledger and another directory agree"
 

@@ -6,7 +6,7 @@ As a database replays its log on start, it reads the obligations from the ledger
 
 from typing import NamedTuple
 
-from orchestrator.errors import CapacityError, CloudError, SliceLost, TpujobError, UnknownLease
+from orchestrator.errors import CapacityError, CloudError, SliceLost, TpujobError, UnknownLease, Vanished
 from orchestrator.promise.effects.base import (
     IsLocked,
     Lock,
@@ -19,7 +19,7 @@ from orchestrator.promise.effects.base import (
     Unlock,
 )
 from orchestrator.promise.effects.cloud import Get
-from orchestrator.promise.lease.absence import Released
+from orchestrator.promise.lease.absence import Released, unchecked
 from orchestrator.promise.lease.changes import AttemptEnded, NotAllowed, Ready
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState, release_reason
@@ -29,11 +29,15 @@ from orchestrator.promise.renewal import catch_up
 
 
 class Overdue(NamedTuple):
-    """A lease whose claim is over, and why. `error`: what the cloud says of the end of its detached job, if anything."""
+    """A lease whose claim is over, and why. `error`: what the cloud says of the end of its detached job, if anything.
+
+    `unread`: why its labels could not be read. Another machine may have moved its end, so it is not released yet.
+    """
 
     lease: Lease
     why: str
     error: CloudError | None = None
+    unread: TpujobError | None = None
 
 
 async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -> list[Overdue]:
@@ -48,11 +52,11 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
         if lease.cloud != cloud:
             continue
         alive = await IsLocked(lease.id)
-        why = release_reason(lease, now=now, owner_alive=alive)
+        why, unread = release_reason(lease, now=now, owner_alive=alive), None
         if why is not None and lease.state is LeaseState.READY and now >= lease.ends_at:
-            lease = await _as_moved(lease)  # noqa: PLW2901
+            lease, unread = await _as_moved(lease)  # noqa: PLW2901
             why = release_reason(lease, now=now, owner_alive=alive)
-        each = None if why is None else Overdue(lease, why)
+        each = None if why is None else Overdue(lease, why, unread=unread)
         looks = look and (lease.state is LeaseState.READY or lease.runs_detached)
         if each is None and not alive and (looks or lease.is_waited_out(now)) and not await _is_followed(lease):
             each = await _ended_already(lease, now)
@@ -61,12 +65,17 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
     return found
 
 
-async def _as_moved(lease: Lease) -> Lease:
-    """Return a lease whose time is over as its labels have it: another machine may have moved its end."""
+async def _as_moved(lease: Lease) -> tuple[Lease, TpujobError | None]:
+    """Return a lease whose time is over as its labels have it: another machine may have moved its end.
+
+    With why they could not be read, where the cloud does not answer.
+    """
     try:
-        return await catch_up(lease)
-    except (TpujobError, NotAllowed):
-        return lease  # it is deleted, or was released, or nothing is known: what the ledger says counts
+        return await catch_up(lease), None
+    except (Vanished, NotAllowed):
+        return lease, None  # it is deleted, or was released
+    except TpujobError as error:
+        return lease, error
 
 
 async def _is_followed(lease: Lease) -> bool:
@@ -106,8 +115,11 @@ async def recover(
     cloud: str, capabilities: Capabilities, *, budget_s: float, spare: str | None = None, look: bool = False
 ) -> list[Released]:
     """Release the overdue leases within the budget. Return every result, also those that are not proven."""
-    owed = []
-    for lease, why, error in await overdue(cloud, spare=spare, look=look):
+    owed, unread = [], []
+    for lease, why, error, silent in await overdue(cloud, spare=spare, look=look):
+        if silent is not None:
+            unread.append(unchecked(lease, silent))
+            continue
         if not await Lock(lease.id) and await Now() < lease.deadline:
             continue  # another tpujob command handles it; past the deadline that no longer counts
         if await latest_lease(lease) != lease:
@@ -120,7 +132,7 @@ async def recover(
     results = await release_all(owed, capabilities, budget_s=budget_s)
     for lease, _ in owed:
         await Unlock(lease.id)
-    return results
+    return [*results, *unread]
 
 
 async def _record_end(lease: Lease, error: CloudError) -> None:

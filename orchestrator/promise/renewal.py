@@ -57,9 +57,12 @@ async def catch_up(lease: Lease) -> Lease:
     """Return the lease with the end that its labels say, if that is later: another machine may have moved it."""
     found, skew_s = await _listed(lease)
     held = lease.hold_until is not None
-    until = claim_labels.read_claimed_until(found.labels) if held else claim_labels.read_deadline(found.labels)
-    if until is not None and until - skew_s > lease.ends_at + LEAST_MOVE_S:
-        await Record(Extended(lease.id, await Now(), until - skew_s))
+    said = claim_labels.read_claimed_until(found.labels) if held else claim_labels.read_deadline(found.labels)
+    until = min((said or 0.0) - skew_s, claim_labels.latest_end(lease))
+    if until > lease.ends_at + LEAST_MOVE_S:
+        await Record(Extended(lease.id, await Now(), until))
+        if lease.route.os_login and until > lease.deadline:
+            await _extend_login(await ReadLease(lease.id), skew_s)
     return await ReadLease(lease.id)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from orchestrator import errors
 from orchestrator.promise.effects.base import Now, ReadAttempt, ReadLease, Record, StoodStill
 from orchestrator.promise.effects.cloud import Get, LapsesAfter
-from orchestrator.promise.lease.changes import RunCanceled
+from orchestrator.promise.lease.changes import NotAllowed, RunCanceled
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState, recorded_error
@@ -46,7 +46,7 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
     except errors.CloudUnavailable:
         return current, None
     if await Now() > current.ends_at - CATCH_UP_S:
-        with suppress(errors.CloudError):
+        with suppress(errors.CloudError, NotAllowed):
             current = await catch_up(current)
     if view is None:
         text = f"{lease.name.node} was deleted by another client while the job was running"

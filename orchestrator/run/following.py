@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.promise.lease.lease import Lease
     from orchestrator.run.progress import JobProgress
 
-OWN_S = 20.0  # a lock of this process that worker 0 has not dropped yet, after a lost connection
+OWN_S = 75.0  # a lock of this process that worker 0 has not dropped yet, after a lost connection
 
 
 async def hold_attempt(crew: FleetPort, attempt: str) -> None:

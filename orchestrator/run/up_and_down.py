@@ -19,6 +19,7 @@ from orchestrator.promise.effects.base import (
 from orchestrator.promise.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.changes import AttemptEnded, Extended, HeldUntil, NotAllowed, ReleaseBegan
+from orchestrator.promise.lease.claim_labels import LONGEST_S
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.promise.lease.lease import CANCEL, DOWN, HeldFor, Lease, LeaseState
 from orchestrator.promise.lease.periods import Timings
@@ -216,8 +217,6 @@ async def _wait_until_stopped(lease: Lease, give_up_at: float) -> SliceView:
 
 
 # Extend a claim: the user moves the end of a slice, within its budget and at most 7 days from its creation.
-
-LONGEST_S = 7 * 86400.0
 
 
 async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease:

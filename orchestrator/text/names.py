@@ -28,9 +28,11 @@ _NODE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _OWNER = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
 MAX_OWNER_CHARS = 20
 # Accounts of machines, which many people have: such a user is told from others by the name of the machine.
-_NO_PERSON = frozenset(
-    {"root", "admin", "ubuntu", "debian", "user", "runner", "jupyter", "jovyan", "colab", "ec2-user", "app"}
-)
+_SERVICE_ACCOUNT = ".gserviceaccount.com"  # the end of an account that is no person
+_NO_PERSON = frozenset({
+    *("root", "admin", "administrator", "ubuntu", "debian", "user", "app", "ec2-user", "azureuser", "pi", "nobody"),
+    *("runner", "jenkins", "gitlab-runner", "ci", "jupyter", "jovyan", "colab", "vscode", "codespace", "workspace"),
+})  # fmt: skip
 _RUN = re.compile(rf"[{_DIGITS}]{{10}}")
 _PROJECT = re.compile(r"([a-z0-9.-]{1,100}\.[a-z]{2,}:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -50,11 +52,12 @@ def is_run_id(text: str) -> bool:
 
 
 def owner_name(user: str, machine: str, account: str | None = None) -> str:
-    """Return the owner of what this user makes: the name before the @ of the account, else the user's.
+    """Return the owner of what this user makes: the name before the @ of a person's account, else the user's.
 
-    An account that many machines have, such as root, gets the name of the machine, too: `root-lab-7`.
+    A user that many machines have, such as root, gets the name of the machine, too: `root-lab-7`.
     """
-    name = _owner_part(account.partition("@")[0]) if account else ""
+    is_person = account is not None and not account.endswith(_SERVICE_ACCOUNT)
+    name = _owner_part(account.partition("@")[0]) if account and is_person else ""
     name = name or _owner_part(user)
     if not name or name in _NO_PERSON:
         name = _owner_part(f"{name or 'user'}-{machine.partition('.')[0]}") or "user"
@@ -131,6 +134,11 @@ def for_display(text: str) -> str:
     """Return an untrusted value, safe and short enough for a message on a terminal."""
     plain = "".join(char if char.isprintable() else "?" for char in text)
     return plain if len(plain) <= 40 else f"{plain[:39]}…"
+
+
+def for_path(text: str) -> str:
+    """Return a path that another machine tells, for display only: without characters that a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def to_label_value(text: str) -> str:

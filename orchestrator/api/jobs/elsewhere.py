@@ -7,15 +7,14 @@ only the log can be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 from orchestrator.api.jobs.log_output import JobOutput, make_directory
 from orchestrator.api.session import lookup
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices import connected, elsewhere
-from orchestrator.errors import TpujobError, UserError
+from orchestrator.errors import Interrupted, TpujobError, UserError
 from orchestrator.promise.lease.changes import AttemptChange, AttemptEnded, Began, Leased, Moved
 from orchestrator.promise.lease.lease import Lease, Mode
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
@@ -25,26 +24,21 @@ from orchestrator.run.monitor import payload_failed
 def look_for_run(session: Session, text: str, owner: str | None = None, *, ended: bool = False) -> None:
     """See to it that the ledger has the run that this id or name means, if a slice of it is there.
 
-    Nothing changes where the ledger has a run of this id, or one of this name that goes on; `ended`: or one at all. Raises what
-    `slices.elsewhere.find` raises; UserError for a run that a process elsewhere follows, or of which worker 0 has no record.
+    Nothing changes where the ledger has a run of this id, or one of this name that goes on; `ended`: or one at all. Beside one
+    that has ended here, only a job that runs on its own counts. Raises what `slices.elsewhere.find` raises; UserError for a run
+    that a process elsewhere follows, or of which worker 0 has no record.
     """
     known = connected.is_known(session, text)
     if owner is None and (_goes_on(session, text) or (known and ended)):
         return
-    with _unless(known=known):
-        lease = connected.slice_of_run(session, text, owner)
+    try:
+        lease = connected.slice_of_run(session, text, owner, detached=known and owner is None)
         if lease is not None:
             _record(session, lease)
-
-
-@contextmanager
-def _unless(*, known: bool) -> Iterator[None]:
-    """An API that does not answer hides nothing that is known here."""
-    try:
-        yield
     except TpujobError as error:
-        if isinstance(error, UserError) or not known:
+        if not known or owner is not None or isinstance(error, Interrupted):
             raise
+        session.reporter.notice("note", f"what runs on other machines is not looked at: {error.message}")
 
 
 def _goes_on(session: Session, text: str) -> bool:
@@ -56,19 +50,26 @@ def _goes_on(session: Session, text: str) -> bool:
 
 
 def leases_to_cancel(session: Session, text: str, owner: str | None = None) -> list[Lease]:
-    """Return the slice of a run that the ledger does not have, now in the ledger to be deleted.
+    """Return the slice on which a job of another machine runs, now in the ledger to be deleted.
 
-    None where the ledger has the run, or the API shows no such slice. Raises what `slices.elsewhere.release_by_name` raises.
+    None where the ledger has the run, or the API shows no such job. Raises what `slices.elsewhere.find_job` raises.
     """
     if owner is None and _goes_on(session, text):
         return []
-    with _unless(known=connected.is_known(session, text)):
-        return connected.known_slices(session, text) or elsewhere.release_by_name(session, text, owner)
-    return []
+    try:
+        for each in connected.known_slices(session, text, owner):
+            elsewhere.as_labels_say(session, each)
+        known = connected.known_slices(session, text, owner)
+        running = lookup.one_of([each for each in known if each.run is not None and each.hold_until is None])
+        return [running] if running is not None else elsewhere.find_job(session, text, owner)
+    except TpujobError as error:
+        if owner is not None or isinstance(error, UserError | Interrupted) or not connected.is_known(session, text):
+            raise
+        return []
 
 
 def _record(session: Session, lease: Lease) -> None:
-    """Write the run of a slice into the ledger, as it is now."""
+    """Write the run of a slice into the ledger, as it is now; one that it has stays as it is."""
     if lease.mode is Mode.RUN:
         raise UserError(
             f"{lease.handle} ({lease.run}) is followed by the process that started it, on another machine",
@@ -76,6 +77,8 @@ def _record(session: Session, lease: Lease) -> None:
         )
     with closing(connected.Connected(session, lease)) as there:
         run, attempt = there.attempt()
+        if any(each.id == attempt.id for each in session.ledger.attempts_of(run.id)):
+            return
         now = session.now(lease.cloud)
         began: list[Began | AttemptChange] = [
             Began(run, attempt),
@@ -86,8 +89,7 @@ def _record(session: Session, lease: Lease) -> None:
             make_directory(Path(run.directory))
         if lease.hold_until is not None:
             began.append(_end(session, there, run, attempt))
-        for event in began:
-            session.ledger.record(event)
+        session.ledger.record(*began)
 
 
 def _end(session: Session, there: connected.Connected, run: RunRecord, attempt: Attempt) -> AttemptEnded:

@@ -101,7 +101,8 @@ def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
                 work[attempt.lease_id].append(_work(attempt, costs.began_at(ledger, run, attempt), at))
     for lease in ledger.leases():
         since = lease.billed_from
-        if since is not None and not costs.came_to_nothing(ledger, lease):
+        is_others = lease.purpose is Purpose.ELSEWHERE and not work[lease.id]  # this machine only looked at it
+        if since is not None and not is_others and not costs.came_to_nothing(ledger, lease):
             yield _bill(ledger, lease, since, now(lease.cloud), tuple(paid[lease.id]), tuple(work[lease.id]))
 
 

@@ -48,7 +48,8 @@ def read_logs(
     if run is not None:
         takes = lambda worker: is_shown(workers, worker, None)  # noqa: E731
         if owner is not None or not _is_known(session, run):
-            return connected.read_logs(session, run, owner, follow=follow, takes=takes)
+            there = lambda count: check(option or "worker", workers, count)  # noqa: E731
+            return connected.read_logs(session, run, owner, follow=follow, takes=takes, check_workers=there)
     found, attempt = lookup.run(session, run)
     session.know_secrets(found)
     count = worker_count(session, found, attempt)

@@ -145,18 +145,38 @@ def _no_run(session: Session, text: str, found: Meant) -> UnknownRun:
     return UnknownRun(f"{text!r} is a sweep, not a run", hint=hint)
 
 
-def named(session: Session, handle: str | None, *, on_clusters: bool = False, begins: bool = True) -> list[Lease]:
+def named(
+    session: Session,
+    handle: str | None,
+    *,
+    on_clusters: bool = False,
+    begins: bool = True,
+    owner: str | None = None,
+) -> list[Lease]:
     """Return the open leases that a text means, by name, node, id or id of a run, those being deleted included.
 
-    None: the user's own slice of `tpujob up`, else every slice of `tpujob up`. `on_clusters`: also jobs on clusters. Raises
-    UserError for the beginning of several ids.
+    None: the user's own slice of `tpujob up`, else every slice of `tpujob up`. `on_clusters`: also jobs on clusters. `owner`:
+    those of this owner; None: this user's own. Raises UserError for the beginning of several ids.
     """
     if handle is not None:
         kind, found = session.target.kind, meant(session, handle, begins=begins).leases
-        elsewhere = [each for each in found if on_clusters and not traits.traits_of(each.cloud).by_target]
-        return [each for each in found if each.cloud == kind or each in elsewhere]
-    held = [lease for lease in session.open_leases() if lease.purpose is Purpose.HOLD]
+        on_cluster = [each for each in found if on_clusters and not traits.traits_of(each.cloud).by_target]
+        return [each for each in found if (each.cloud == kind or each in on_cluster) and is_of(session, each, owner)]
+    held = [lease for lease in session.open_leases() if is_of_up(lease) and is_of(session, lease, owner)]
     return [lease for lease in held if lease.handle == default_handle()] or held
+
+
+def is_of(session: Session, lease: Lease, owner: str | None) -> bool:
+    """Return whether a command without another owner's name means this lease, or with that name."""
+    if owner is not None:
+        return lease.owner == owner
+    return lease.purpose is not Purpose.ELSEWHERE or session.is_own(lease.owner)
+
+
+def is_of_up(lease: Lease) -> bool:
+    """Return whether the slice is one of `tpujob up`, on this machine or on another."""
+    elsewhere = lease.purpose is Purpose.ELSEWHERE and lease.hold_until is not None and lease.run is None
+    return lease.purpose is Purpose.HOLD or elsewhere
 
 
 def held(session: Session, handle: str | None = None) -> Lease | None:
@@ -198,9 +218,9 @@ def is_followed(session: Session, lease: Lease) -> bool:
     return any(a.lease_id == lease.id and session.locks.is_locked(a.id) for a in session.ledger.attempts_open())
 
 
-def to_release(session: Session, name: str, *, begins: bool = True) -> list[Lease]:
+def to_release(session: Session, name: str, *, begins: bool = True, owner: str | None = None) -> list[Lease]:
     """Return the leases that `down` of this name releases. Raises UserError where living ones of several runs are meant."""
-    found = named(session, name, on_clusters=True, begins=begins)
+    found = named(session, name, on_clusters=True, begins=begins, owner=owner)
     live = [lease for lease in found if lease.state is not LeaseState.DOWN]
     if len({lease.run or lease.id for lease in live}) > 1:  # those of one run, in a race, end together
         one_of(live)
@@ -215,12 +235,12 @@ def one_of(found: list[Lease]) -> Lease | None:
     return found[0] if found else None
 
 
-def require(session: Session, handle: str | None) -> Lease:
-    """Return the lease of this name. Raises UserError when there is none, or several are meant.
+def require(session: Session, handle: str | None, *, owner: str | None = None) -> Lease:
+    """Return the lease of this name. Raises NoSlice when there is none, and UserError when several are meant.
 
     Jobs on clusters count only where no slice has the name: both may have it.
     """
-    found = named(session, handle, on_clusters=True)
+    found = named(session, handle, on_clusters=True, owner=owner)
     lease = one_of([each for each in found if traits.traits_of(each.cloud).vms and each.state is not LeaseState.DOWN])
     if lease is None:
         for each in found:

@@ -341,7 +341,7 @@ class Session:
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
         self.reporter.fail(error)
-        for lease, why, _ in self.run(recover.overdue(kind), kind):
+        for lease, why, *_ in self.run(recover.overdue(kind), kind):
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
             self.unproven[lease.id] = absence.unchecked(lease, error)
 

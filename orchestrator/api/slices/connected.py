@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.api.session import lookup
 from orchestrator.api.session.events import LogLines
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 120.0  # the key of this machine takes seconds to arrive
 WAIT_S = 0.5
+QUIET_S = 10.0  # without a byte of a log, which is then all there is, whatever a worker says of its size
 
 
 def is_known(session: Session, text: str) -> bool:
@@ -31,20 +33,28 @@ def is_known(session: Session, text: str) -> bool:
     return bool(found.runs or found.sweeps)
 
 
-def known_slices(session: Session, text: str) -> list[Lease]:
+def known_slices(session: Session, text: str, owner: str | None) -> list[Lease]:
     """Return the slices of this run that another machine made, and the ledger has: their log was read here, say."""
-    return [lease for lease in lookup.meant(session, text).leases if lease.purpose is Purpose.ELSEWHERE]
+    found = lookup.meant(session, text).leases
+    return [each for each in found if each.purpose is Purpose.ELSEWHERE and lookup.is_of(session, each, owner)]
 
 
-def slice_of_run(session: Session, text: str, owner: str | None) -> Lease | None:
+def slice_of_run(session: Session, text: str, owner: str | None, *, detached: bool = False) -> Lease | None:
     """Return the slice of a run of another machine, in the ledger from now on; None: there is none.
 
-    Raises what `elsewhere.find` raises.
+    A slice that the ledger has may be that of another run by now. `detached`: only one whose job runs on its own counts.
+    Raises what `elsewhere.find` raises; UserError for several.
     """
-    known = known_slices(session, text)
-    if known and owner in (None, known[0].owner):
-        return elsewhere.as_labels_say(session, known[0])
-    return elsewhere.find(session, text, owner)
+    for each in known_slices(session, text, owner):
+        elsewhere.as_labels_say(session, each)
+    known = lookup.one_of(known_slices(session, text, owner))
+    if known is not None:
+        return known if known.runs_detached or not detached else None
+    passed_on = [each for each in session.open_leases() if each.purpose is Purpose.ELSEWHERE and each.run is not None]
+    for each in passed_on:  # such a slice goes from run to run
+        elsewhere.as_labels_say(session, each)
+    known = lookup.one_of(known_slices(session, text, owner)) if passed_on else None
+    return known or elsewhere.find(session, text, owner, detached=detached)
 
 
 class Connected:
@@ -63,33 +73,42 @@ class Connected:
 
     def attempt(self) -> tuple[RunRecord, Attempt]:
         """Return the run of the slice, and its last attempt there. Raises UserError if worker 0 has no record of it."""
-        found = []
-        for each in self.fleet.attempts():
-            pair = read_record(each.record, self.session.runs_directory)
-            if pair is not None and self.lease.run in (None, pair[0].id):
+        lease, found = self.lease, []
+        if lease.run is None:
+            raise UserError(f"{lease.handle} ({lease.name.node}) is a slice of `tpujob up`, and not that of one run")
+        for each in self.fleet.attempts(lease.run):
+            pair = read_record(each.record, each.attempt, lease, self.session.runs_directory)
+            if pair is not None:
                 found.append(pair)
         if not found:
-            raise UserError(
-                f"worker 0 of {self.lease.name.node} has no record of a run",
-                hint="only the machine that started it can follow it: an older tpujob did, or nothing runs there yet",
-            )
-        return max(found, key=lambda pair: (pair[0].created_at, len(pair[1].id), pair[1].id))
+            whose = f", as {lease.route.user} sees it" if lease.route.os_login else ""
+            hint = "an older tpujob started it, or nothing runs there yet: only its own machine can follow it"
+            if lease.route.os_login:
+                hint = "with OS Login each account has a home of its own: sign in as the one that started the run"
+            raise UserError(f"worker 0 of {lease.name.node} has no record of run {lease.run}{whose}", hint=hint)
+        return max(found, key=lambda pair: (len(pair[1].id), pair[1].id))
 
     def end(self, attempt: str, sink: Sink, metrics: Sink) -> FleetStatus:
         """Fetch the logs of a job that has ended, and return how it ended. Raises RemoteError if it has not."""
         self.fleet.attach(attempt, "main")
         self.fleet.follow(sink, metrics)
-        status = self.fleet.wait(WAIT_S)
-        while not status.ended:
-            if status.silent_s(self.session.now(self.lease.cloud)) > CONNECT_S:
+        give_up_at, size = time.monotonic() + CONNECT_S, -1
+        while not (status := self.fleet.wait(WAIT_S)).ended:
+            if status.log_bytes != size:  # the log still comes
+                give_up_at, size = time.monotonic() + CONNECT_S, status.log_bytes
+            if time.monotonic() > give_up_at:
                 raise RemoteError(f"not all workers of {self.lease.name.node} say how the job ended")
-            status = self.fleet.wait(WAIT_S)
         return status
 
-    def lines(self, *, follow: bool, takes: Callable[[int], bool]) -> Iterator[LogLines]:
+    def lines(
+        self, *, follow: bool, takes: Callable[[int], bool], check_workers: Callable[[int], None]
+    ) -> Iterator[LogLines]:
         """Yield the lines of the workers as they are there; with `follow`, until the job has ended."""
         _, attempt = self.attempt()
-        left = {index: size for index, size in self.fleet.log_sizes(attempt.id).items() if takes(index)}
+        sizes = self.fleet.log_sizes(attempt.id)
+        check_workers(len(sizes))
+        left = {index: size for index, size in sizes.items() if takes(index)}
+        quiet_at = time.monotonic() + QUIET_S
         splitters = {index: LineSplitter(self.session.reporter.secrets.hide) for index in left}
         pieces: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
         self.fleet.attach(attempt.id, "main")
@@ -101,9 +120,11 @@ class Connected:
                 if index not in left:
                     continue
                 left[index] -= getattr(piece, "size_bytes", 0) or len(piece)
+                quiet_at = time.monotonic() + QUIET_S
                 if lines := splitters[index].feed(piece):
                     yield LogLines(index, tuple(lines))
-            if ended or (not follow and all(size <= 0 for size in left.values())):
+            all_there = all(size <= 0 for size in left.values()) or time.monotonic() > quiet_at
+            if ended or (all_there and not follow):
                 break
         for index, splitter in splitters.items():
             if lines := splitter.flush():
@@ -118,15 +139,25 @@ def _next(pieces: SimpleQueue[tuple[int, bytes]]) -> tuple[int, bytes] | None:
 
 
 def read_logs(
-    session: Session, text: str, owner: str | None, *, follow: bool, takes: Callable[[int], bool]
+    session: Session,
+    text: str,
+    owner: str | None,
+    *,
+    follow: bool,
+    takes: Callable[[int], bool],
+    check_workers: Callable[[int], None],
 ) -> Iterator[LogLines]:
-    """Return the lines of a run that the ledger does not have, from its workers. Raises UnknownRun where there is none."""
+    """Return the lines of a run that the ledger does not have, from its workers.
+
+    `check_workers` gets their number, and raises for one that is not there. Raises UnknownRun where there is no such run.
+    """
     lease = slice_of_run(session, text, owner)
     if lease is None:
-        raise UnknownRun(f"there is no run {text!r}, here or in the API", hint="`tpujob status` lists what is alive")
-    return _lines(session, lease, follow=follow, takes=takes)
+        lookup.run(session, text)  # raises, with the nearest names
+        raise UnknownRun(f"{owner} has no run {text!r}", hint="`tpujob status` lists what is alive")
+    return _lines(session, lease, follow=follow, takes=takes, check_workers=check_workers)
 
 
-def _lines(session: Session, lease: Lease, *, follow: bool, takes: Callable[[int], bool]) -> Iterator[LogLines]:
+def _lines(session: Session, lease: Lease, **how: Any) -> Iterator[LogLines]:
     with closing(Connected(session, lease)) as connected:
-        yield from connected.lines(follow=follow, takes=takes)
+        yield from connected.lines(**how)

@@ -15,7 +15,7 @@ from orchestrator.api.slices import elsewhere, inventory
 from orchestrator.api.slices.inventory import ProjectInventory
 from orchestrator.errors import CloudError, ConfigError, TpujobError, UserError
 from orchestrator.promise.lease.absence import Released
-from orchestrator.promise.lease.lease import DOWN, Lease, Purpose
+from orchestrator.promise.lease.lease import DOWN, Lease, LeaseState, Purpose
 from orchestrator.run import up_and_down
 
 
@@ -70,7 +70,7 @@ def take_down(
     """
     session.announce()
     alive: tuple[str, ...] = ()
-    leases = session.ledger.open_leases() if everything else _in_ledger(session, name, owner)
+    leases = _of_this_machine(session) if everything else _in_ledger(session, name, owner)
     if not leases:
         leases, alive = search(session, name, owner, everything=everything)
         if name is None and alive and not everything and not leases:
@@ -87,14 +87,25 @@ def take_down(
 
 def _in_ledger(session: Session, name: str | None, owner: str | None = None) -> list[Lease]:
     if name is not None:
-        found = lookup.to_release(session, name, begins=False)
-        return [lease for lease in found if owner in (None, lease.owner)]
-    if owner is not None:
-        return []
-    held_leases = [lease for lease in session.open_leases() if lease.purpose is Purpose.HOLD]
-    found = [lease for lease in held_leases if lease.handle == default_handle()]
+        return lookup.to_release(session, name, begins=False, owner=owner)
+    found = [lease for lease in lookup.named(session, None, owner=owner) if lease.handle == default_handle()]
     lookup.one_of(found)
     return found
+
+
+def _of_this_machine(session: Session) -> list[Lease]:
+    """Return the open leases but those of slices that another machine made, and whose job this one has not taken over."""
+    runs = {run for run, _ in session.ledger.run_names()}
+    leases = session.ledger.open_leases()
+    others = [
+        each
+        for each in leases
+        if each.purpose is Purpose.ELSEWHERE and each.state is not LeaseState.DOWN and each.run not in runs
+    ]
+    if others:
+        named = ", ".join(f"{each.handle} ({each.name.node})" for each in others)
+        session.reporter.notice("alive", f"{named}: made by another machine; `tpujob down NAME` deletes it")
+    return [lease for lease in leases if lease not in others]
 
 
 def _delete(session: Session, leases: Sequence[Lease], kind: str) -> list[SliceRelease]:
@@ -130,7 +141,7 @@ def search(
         raise elsewhere.closed_and_alive(asked, closed)
     if not asked.complete:
         raise elsewhere.not_known(session, asked, what)
-    if name is not None and (begun := lookup.to_release(session, name)):
+    if name is not None and (begun := lookup.to_release(session, name, owner=owner)):
         return begun, ()
     alive = [f"{lease.handle} ({lease.name.node})" for lease in session.open_leases()]
     alive += [f"{view.name.node} ({elsewhere.owner_text(session, view)})" for view in unknown]

@@ -17,18 +17,20 @@ from orchestrator.api.session.lookup import default_handle
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices import inventory
 from orchestrator.api.slices.inventory import ProjectInventory
-from orchestrator.errors import TeardownUnproven, TpujobError, UserError, Vanished
+from orchestrator.errors import CloudError, TeardownUnproven, TpujobError, UserError, Vanished
 from orchestrator.promise.lease import access
 from orchestrator.promise.lease.absence import is_ours
-from orchestrator.promise.lease.changes import Detached, HeldUntil, Intent
-from orchestrator.promise.lease.claim_labels import adopted, found_elsewhere, held_for, read_claim
+from orchestrator.promise.lease.changes import Intent, Relabeled
+from orchestrator.promise.lease.claim_labels import adopted, found_elsewhere, read_claim
 from orchestrator.promise.lease.lease import Lease, Mode, Purpose
-from orchestrator.promise.obtain.letting_in import let_in
+from orchestrator.promise.obtain import letting_in
 from orchestrator.promise.renewal import catch_up
 from orchestrator.text import names
 
 if TYPE_CHECKING:
     from orchestrator.promise.lease.cloud_api import SliceView
+
+LEAST_LETTERS = 4  # of an id, that stand for it
 
 
 def unknown(session: Session, asked: ProjectInventory) -> list[SliceView]:
@@ -59,8 +61,14 @@ def _ids(view: SliceView) -> tuple[str | None, ...]:
 
 
 def _is_called(view: SliceView, name: str | None) -> bool:
-    """Node names and ids are unique. Any other name means a slice or a job."""
+    """Node names and ids are unique, and the letters that an id begins with nearly. Other names mean a slice or a job."""
     if name is not None and name in _ids(view):
+        return True
+    if (
+        name is not None
+        and len(name) >= LEAST_LETTERS
+        and any((each or "").startswith(name) for each in _ids(view)[1:])
+    ):
         return True
     handle = names.to_label_value(name or default_handle())
     held = name is not None or view.labels.get(names.MODE) == Mode.HOLD
@@ -135,45 +143,58 @@ def adopt_to_release(session: Session, asked: ProjectInventory, view: SliceView)
     return lease
 
 
-def release_by_name(session: Session, name: str, owner: str | None = None) -> list[Lease]:
-    """Return the lease, now in the ledger, of the only slice that the API has of this name; none: there is none.
+def find_job(session: Session, name: str, owner: str | None = None) -> list[Lease]:
+    """Return the lease, now in the ledger to be deleted, of the slice on which the job of this id or name runs; none: no job.
 
-    Raises TpujobError without a complete answer, UserError, TeardownUnproven.
+    A slice that is held is none: its job has ended. Raises TpujobError without a complete answer, UserError, TeardownUnproven.
     """
     asked, found = _asked(session, name, owner)
-    return [adopt_to_release(session, asked, only(found))] if found else []
+    living = [view for view in found if view.labels.get(names.MODE) != Mode.HOLD and names.RUN in view.labels]
+    return [adopt_to_release(session, asked, only(living))] if living else []
 
 
-def find(session: Session, name: str | None, owner: str | None = None) -> Lease | None:
+def find(session: Session, name: str | None, owner: str | None = None, *, detached: bool = False) -> Lease | None:
     """Return the lease, now in the ledger, of the slice that the API has of this name, to be used; None: there is none.
 
-    This machine gets a key of its own for it. Raises TpujobError without a complete answer; UserError for several slices, for
-    one of another owner who is not named, and for one that is not READY or that no labels describe.
+    `detached`: only one whose job runs on its own counts. Raises TpujobError without a complete answer; UserError for several
+    slices, for one of another owner who is not named, and for one that is not READY or that no labels describe.
     """
     asked, found = _asked(session, name, owner)
+    if detached:
+        found = [view for view in found if view.labels.get(names.MODE) == Mode.DETACHED]
     if not found:
         return None
     view = only(found)
     if view.native_state != "READY":
         raise UserError(f"{view.name.node} is {view.native_state} ({owner_text(session, view)})")
-    base, claim = lease_to_release(session, asked, view), read_claim(view, session.target.timings)
+    lease = _described(session, asked, view, lease_to_release(session, asked, view))
+    session.ledger.check_not_newer()
+    way = replace(access.route(session.target.access), os_login=False, user=access.LOGIN_USER)  # `let_in` sees to it
+    session.ledger.record(Intent(replace(lease, route=way)))
+    session.reporter.notice("found", f"{view.name.node} ({owner_text(session, view)}) in the API, by its labels")
+    return session.ledger.lease(lease.id)
+
+
+def _described(session: Session, asked: ProjectInventory, view: SliceView, base: Lease) -> Lease:
+    """Return the lease as the labels of its slice say it. Raises UserError if they do not."""
+    claim = read_claim(view, session.target.timings)
     skew_s = 0.0 if asked.server_now is None else asked.server_now - session.now()
     lease = None if claim is None else found_elsewhere(view, base, claim, now=session.now(), skew_s=skew_s)
     if lease is None:
         raise UserError(f"the labels of {view.name.node} do not say who uses it", hint="`tpujob down` can delete it")
-    session.ledger.check_not_newer()
-    route = access.route(session.target.access)
-    lease = session.run(let_in(replace(lease, route=route)), lease.cloud)
-    session.ledger.record(Intent(lease))
-    session.reporter.notice("found", f"{view.name.node} ({owner_text(session, view)}) in the API, by its labels")
     return lease
 
 
 def _asked(session: Session, name: str | None, owner: str | None) -> tuple[ProjectInventory, list[SliceView]]:
-    """Return what the API says, and the slices of this name that are not in the ledger."""
+    """Return what the API says, and the slices of this name that are not in the ledger.
+
+    Of an answer that is not complete, only what has exactly this id counts: a name may mean another one, too.
+    """
+    if owner is not None and (problem := names.owner_problem(owner)):
+        raise UserError(f"--owner {names.for_display(owner)} {problem}")
     (asked,) = inventory.ask(session, [], alone=True)
     found = meant(session, unknown(session, asked), name, owner)
-    if not found and not asked.complete:
+    if not asked.complete and not any(name in _ids(view) for view in found):
         raise not_known(session, asked, f"named {name!r}" if name else "of `tpujob up`")
     return asked, found
 
@@ -188,36 +209,36 @@ def not_known(session: Session, asked: ProjectInventory, what: str) -> TpujobErr
 def require(session: Session, name: str | None, owner: str | None = None) -> Lease:
     """Return the lease of this name: that of the ledger, else that of the slice that the API has.
 
-    With `owner`, the slice of that owner. Raises UserError when there is none, or several are meant.
+    `owner`: of another owner. Raises UserError when there is none, or several are meant.
     """
-    if owner is not None and not (name and _known(session, name, owner)):
-        found = find(session, name, owner)
-        if found is None:
-            raise UserError(f"{names.for_display(owner)} has no slice{f' named {name!r}' if name else ''}")
-        return found
     try:
-        return lookup.require(session, name)
+        return lookup.require(session, name, owner=owner)
     except lookup.NoSlice:
-        found = find(session, name)
+        found = find(session, name, owner)
         if found is None:
             raise
         return found
 
 
-def _known(session: Session, name: str, owner: str) -> bool:
-    return any(lease.owner == owner for lease in lookup.named(session, name))
+def let_in(session: Session, lease: Lease) -> Lease:
+    """Return the lease of a slice that another machine made, with the way in that this machine has. Raises CloudError."""
+    if lease.purpose is not Purpose.ELSEWHERE:
+        return lease
+    session.run(letting_in.let_in(lease), lease.cloud)
+    return session.ledger.lease(lease.id)
 
 
 def as_labels_say(session: Session, lease: Lease) -> Lease:
-    """Return a lease that was found before, with what its slice is used for now. Raises CloudError, Vanished."""
-    view = session.cloud(lease.cloud).get(lease.name)
+    """Return a lease that was found before, with what its slice is used for now. Raises TpujobError, Vanished."""
+    (asked,) = inventory.ask(session, [lease], alone=True)
+    view = asked.view_of(lease)
+    if isinstance(view, CloudError):
+        raise view
     if view is None or not is_ours(view, lease):
         raise Vanished(f"{lease.name.node} does not exist (any more)")
-    now, mode = session.now(lease.cloud), view.labels.get(names.MODE)
-    if mode == Mode.DETACHED and lease.mode is not Mode.DETACHED:
-        session.ledger.record(Detached(lease.id, now))
-    elif mode == Mode.HOLD and lease.mode is not Mode.HOLD:
-        session.ledger.record(HeldUntil(lease.id, now, lease.deadline, held_for(view)))
+    now = _described(session, asked, view, replace(lease, handle=view.labels.get(names.NAME) or lease.handle))
+    said = (now.handle, now.deadline, now.run, now.hold_until, now.held_for, now.detached_at)
+    session.ledger.record(Relabeled(lease.id, session.now(lease.cloud), *said))
     return session.ledger.lease(lease.id)
 
 

@@ -72,6 +72,7 @@ def open_shell(session: Session, name: str | None, owner: str | None = None) -> 
 
 def open_lease(session: Session, lease: Lease) -> Shell:
     """Return the way to the workers of this slice. Raises UserError where it is not READY."""
+    lease = elsewhere.let_in(session, lease)
     give_up_at = session.now(lease.cloud) + ASK_S
     view = session.run(until(give_up_at, Get(lease.name)), lease.cloud)
     if view is None or view.state is not SliceState.READY:

@@ -51,7 +51,8 @@ SILENCE_S = 30.0
 STOP_EXTRA_S = 30.0
 DRAIN_S = 5.0  # after a stop, for the last lines of the log
 OUTPUT_BYTES = 1 << 20
-NAME_CHARS = 200
+NAME_CHARS, MOST_LOG_BYTES = 200, 1 << 50
+HELD_EVERY_S = 10.0  # a byte, as `hold` of the agent expects it
 
 
 class Fleet:
@@ -140,11 +141,11 @@ class Fleet:
 
     # -- what another machine began --
 
-    def attempts(self) -> list[FoundAttempt]:
-        """Return the attempts of which worker 0 has a record. Raises RemoteError."""
+    def attempts(self, run: str) -> list[FoundAttempt]:
+        """Return the attempts of a run of which worker 0 has a record. Raises RemoteError."""
 
         def ask(connection: Connection) -> list[FoundAttempt]:
-            with WorkerCall(connection, "attempts", silence_s=SILENCE_S) as call:
+            with WorkerCall(connection, "attempts", run, silence_s=SILENCE_S) as call:
                 call.end_input()
                 found = call.answer().get("attempts")
             return found_attempts(found)
@@ -158,29 +159,38 @@ class Fleet:
             with WorkerCall(connection, "log_size", attempt, silence_s=SILENCE_S) as call:
                 call.end_input()
                 size = call.answer().get("bytes")
-            return connection.index, size if isinstance(size, int) else 0
+            return connection.index, size if isinstance(size, int) and 0 <= size < MOST_LOG_BYTES else 0
 
         return dict(self._on_each(self._connections, ask))
 
     def hold(self, attempt: str, name: str) -> str | None:
-        """Lock the attempt on worker 0 for this machine, of this name, until `cancel`.
+        """Lock the attempt on worker 0 for this process, of this name, until `cancel`.
 
-        Return the name of the machine that has the lock; None: this one. Raises RemoteError.
+        Return the name of the process that has the lock; None: this one. Raises RemoteError.
         """
 
         def lock(connection: Connection) -> str | None:
             with contextlib.ExitStack() as unless_held:
                 call = unless_held.enter_context(WorkerCall(connection, "hold", attempt, name, silence_s=SILENCE_S))
                 said = call.answer()
-                if said.get("held") is True:
-                    self._held = call
-                    unless_held.pop_all()
-                    return None
-            return printable(str(said.get("holder")))[:NAME_CHARS]
+                if said.get("held") is not True:
+                    return printable(str(said.get("holder")))[:NAME_CHARS]
+                self._held = call
+                threading.Thread(target=self._keep_held, args=(call,), name="hold", daemon=True).start()
+                unless_held.pop_all()
+                return None
 
         if self._held is not None:
-            self._held.close()
+            return None
         return self._on_each([self._connection(0)], lock)[0]
+
+    def _keep_held(self, call: WorkerCall) -> None:
+        """Send a byte now and then; once that fails, the lock is lost, and the next `hold` asks for it again."""
+        with contextlib.suppress(RemoteError):
+            while not self._wakeup.canceled.wait(HELD_EVERY_S):
+                call.send(b".")
+        call.close()
+        self._held = None
 
     # -- the steps of an attempt --
 

@@ -84,6 +84,7 @@ class Cleaner:
     def __init__(self, projects: tuple[str, ...] = ()) -> None:
         self._secrets = Redactor()
         self._projects = set(projects)
+        self._owners: set[str] = set()  # seen in labels, so that they stay nowhere else
 
     def path(self, path: str) -> str:
         """Return the path of a call without them. The project in it is known from now on."""
@@ -100,6 +101,8 @@ class Cleaner:
             text = pattern.sub(instead, text)
         for name in sorted(self._projects, key=len, reverse=True):
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "PROJECT", text)
+        for name in sorted(self._owners, key=len, reverse=True):
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "OWNER", text)
         return self._secrets.hide(text)
 
     def data(self, data: Any, key: str = "") -> Any:
@@ -129,6 +132,7 @@ class Cleaner:
 
     def _labels(self, labels: Mapping[str, Any]) -> dict[str, str]:
         own = {name: str(value) for name, value in labels.items() if name in _LABELS}
+        self._owners |= {str(labels[names.OWNER])} if labels.get(names.OWNER) else set()
         job = str(labels.get(names.NAME, ""))
         others = {self.text(name): "NAME" for name in labels.keys() - own.keys()}
         others |= {names.OWNER: "OWNER"} if names.OWNER in labels else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,10 +15,13 @@ from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.text import names
 
+MOST_PATH_CHARS, LATEST = 4096, 4e9  # of a record of another machine
+MOST = {"max_results": 10 << 30, "max_log": 100 << 20}  # bytes, where such a record names no limit
 OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 
 if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
+    from orchestrator.promise.lease.lease import Lease
 
 
 def _printable(path: Path) -> str:
@@ -57,17 +61,29 @@ def record_of(run: RunRecord, attempt: Attempt) -> dict[str, Any]:
     return {"run": {**told, "spec": run.spec.values}, "attempt": attempt.id}
 
 
-def read_record(record: Mapping[str, Any], runs_directory: Path) -> tuple[RunRecord, Attempt] | None:
-    """Return the run and the attempt of such a record, with a directory on this machine; None if it cannot be read."""
-    told, attempt = record.get("run"), record.get("attempt")
-    if not isinstance(told, dict) or not isinstance(attempt, str):
+def read_record(
+    record: Mapping[str, Any], attempt: str, lease: Lease, runs_directory: Path
+) -> tuple[RunRecord, Attempt] | None:
+    """Return the run and the attempt of such a record, with a directory on this machine; None if it cannot be read.
+
+    `attempt`: whose directory on the worker has it. The worker may say anything: what names files here, and what is known of
+    the slice without it, is not taken from there.
+    """
+    told = record.get("run")
+    if not isinstance(told, dict) or lease.run is None or record.get("attempt") != attempt:
         return None
-    texts = [told.get(key) for key in ("id", "name", "job_path", "cloud")]
-    run_id, name, job_path, cloud = (each if isinstance(each, str) else "" for each in texts)
-    created_at = told.get("created_at")
-    is_whole = names.is_run_id(run_id) and names.job_name_problem(name) is None and attempt.startswith(f"{run_id}-")
-    if not is_whole or not isinstance(created_at, int | float):
+    name, job_path, created_at = (told.get(key) for key in ("name", "job_path", "created_at"))
+    number = attempt.removeprefix(f"{lease.run}-")
+    is_whole = told.get("id") == lease.run and re.fullmatch(r"[1-9][0-9]{0,3}", number) is not None
+    if not is_whole or not isinstance(name, str) or names.to_label_value(name) != names.to_label_value(lease.handle):
         return None
-    directory = str(runs_directory / f"{name}-{run_id}")
+    if names.job_name_problem(name) is not None or not isinstance(job_path, str) or len(job_path) > MOST_PATH_CHARS:
+        return None
+    if not isinstance(created_at, float) or not 0 < created_at < LATEST:
+        created_at = lease.created_at
     spec = RunSpec.of(told.get("spec"))
-    return RunRecord(run_id, name, job_path, cloud, float(created_at), directory, spec), Attempt(attempt, run_id)
+    if spec.limits.max_results is None or spec.limits.max_log is None:  # no worker says how much this disk takes
+        spec = RunSpec.of({**spec.values, "limits": {**dict(spec.values.get("limits") or {}), **MOST}})
+    directory = str(runs_directory / f"{name}-{lease.run}")
+    run = RunRecord(lease.run, name, names.for_path(job_path), lease.cloud, created_at, directory, spec)
+    return run, Attempt(attempt, lease.run)

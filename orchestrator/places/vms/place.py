@@ -207,6 +207,7 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
     planned = {(one.accelerator_type, one.zone, one.spot) for one in plan.candidates}
     return (
         lease.state is LeaseState.READY
+        and lease.purpose is not Purpose.ELSEWHERE  # only locks of this machine tell whether it is free
         and lease.hold_until is not None
         and (not retried or lease.handle == spec.name)
         and (lease.accelerator_type, lease.name.zone, lease.spot) in planned

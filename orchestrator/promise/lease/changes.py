@@ -94,6 +94,18 @@ class HandedToNextRun(LeaseChange):
     budget_usd: float | None = None
 
 
+@dataclass(frozen=True)
+class Relabeled(LeaseChange):
+    """What the labels of a slice that another machine made say of it now; the fields are those of `Lease`."""
+
+    handle: str
+    deadline: float
+    run: str | None
+    hold_until: float | None
+    held_for: HeldFor | None
+    detached_at: float | None
+
+
 class Detached(LeaseChange):
     """The claim passed from this process to the job on the VM, and the watchdog there confirmed it."""
 
@@ -132,7 +144,8 @@ LeaseEvent = Intent | LeaseChange
 
 # Event → the states in which it may happen. Down is allowed in DOWN (a second `down`); Sent and Settled change no state.
 _ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
-    LoginGranted: frozenset({LeaseState.INTENT}),
+    LoginGranted: frozenset({LeaseState.INTENT, LeaseState.READY}),  # READY: of a slice that another machine made
+    Relabeled: frozenset({LeaseState.READY}),
     LoginRefused: frozenset({LeaseState.INTENT}),
     CreateSent: frozenset({LeaseState.INTENT}),
     CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
@@ -164,7 +177,12 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case CreateSent(at=at):
             return replace(lease, sent_at=at, sends=lease.sends + 1, settled=False)
         case LoginGranted(user=user):
-            return replace(lease, route=replace(lease.route, user=user))
+            return replace(lease, route=replace(lease.route, user=user, os_login=True))
+        case Relabeled():
+            if lease.purpose is not Purpose.ELSEWHERE:
+                raise NotAllowed(lease, event)  # what this machine made, its ledger knows better
+            said = (*("handle", "deadline", "run", "hold_until", "held_for", "detached_at"),)
+            return replace(lease, **{name: getattr(event, name) for name in said})
         case LoginRefused():
             return replace(lease, route=replace(lease.route, os_login=False))
         case CreateRefused():

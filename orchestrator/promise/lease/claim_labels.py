@@ -13,6 +13,7 @@ from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode, P
 from orchestrator.promise.lease.periods import Timings
 from orchestrator.text import names
 
+LONGEST_S = 7 * 86400.0  # from its creation on, with every extension
 DEFAULT_LIFE_S = 24 * 3600.0  # from its creation on, for a slice of ours with unreadable labels
 _SECONDS = re.compile(r"[0-9]{9,11}", re.ASCII)  # a time between 1973 and 5138
 
@@ -56,6 +57,14 @@ def labels(
         run=lease.run,
         held_for=lease.held_for,
     )
+
+
+def latest_end(lease: Lease) -> float:
+    """Return the latest end to which a lease can be extended, whatever labels say: by its age, and by its budget."""
+    latest = lease.created_at + LONGEST_S
+    if lease.budget_usd is not None and lease.usd_per_hour:
+        latest = min(latest, max(lease.created_at + lease.budget_usd / lease.usd_per_hour * 3600, lease.deadline))
+    return latest
 
 
 def read_deadline(node_labels: Mapping[str, str]) -> float | None:

@@ -1,8 +1,9 @@
 """What a machine that did not start a job asks worker 0: which attempts there are, and whether another machine follows one.
 
-`attempts` answers with the record of each attempt that a client left in the request of its phase `main`, and with the status
-of that phase; `log_size` with the size of a log. `hold` keeps a kernel lock for its caller until that closes the call, or its
-connection ends: of two machines that would collect the results and delete the slice, one does.
+`attempts` answers with the record of each attempt of a run that a client left in the request of its phase `main`, and with the
+status of that phase; `log_size` with the size of a log. `hold` keeps a kernel lock for its caller as long as that sends a byte
+now and then: of two machines that would collect the results and delete the slice, one does. A machine that sleeps, or whose
+network is gone, loses it.
 """
 
 # ruff: noqa: PTH103, PTH110, PTH202, PTH208
@@ -10,31 +11,34 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
+import select
 
 from ..files.frames import reply
 from ..files.phases import PhaseFiles, root
 
 NAME_CHARS = 200
+MOST = 50  # attempts of one run
+SILENT_S = 60.0  # after so long without a byte, the caller of `hold` is gone
 
 
-def attempts() -> None:
-    """Answer with every attempt that has a record, in no order."""
-    found = []
-    runs = f"{root()}/runs"
-    for name in os.listdir(runs) if os.path.exists(runs) else ():
+def attempts(run: str) -> None:
+    """Answer with the attempts of a run that have a record, the newest of them, in no order."""
+    runs, found = f"{root()}/runs", []
+    names = [name for name in os.listdir(runs) if name.startswith(f"{run}-")] if os.path.exists(runs) else []
+    for name in sorted(names, key=lambda each: (len(each), each))[-MOST:]:
         try:
             phase = PhaseFiles(name, "main")
             request = phase.read("request.json")
+            record = request.get("record") if isinstance(request, dict) else None
+            if isinstance(record, dict):
+                found.append({"record": record, "attempt": name, "status": phase.status()})
         except (ValueError, OSError):
             continue  # not a directory of ours, or a file that is damaged
-        if request is not None and isinstance(request.get("record"), dict):
-            found.append({"record": request["record"], "attempt": name, "status": phase.status()})
     reply({"attempts": found})
 
 
 def hold(attempt: str, name: str) -> None:
-    """Lock the attempt for the machine `name`, until the end of stdin; answer with who has the lock, which may be another."""
+    """Lock the attempt for the process `name`; answer with who has the lock, which may be another one."""
     phase = PhaseFiles(attempt, "main")
     os.makedirs(phase.dir, exist_ok=True)
     fd = os.open(phase.path("follower"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -46,7 +50,8 @@ def hold(attempt: str, name: str) -> None:
     os.truncate(fd, 0)
     os.write(fd, name.encode()[:NAME_CHARS])
     reply({"holder": name, "held": True})
-    sys.stdin.buffer.read()  # until the caller closes it
+    while select.select([0], [], [], SILENT_S)[0] and os.read(0, 1 << 10):
+        pass
 
 
 def log_size(attempt: str) -> None:

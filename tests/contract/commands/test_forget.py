@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.promise.effects.locks import FileLocks
 from tests.cli_fixture import Tpujob
+from tests.contract.commands.test_status import end_claims
 from tests.fakes.leases import NEWER, as_of, dump, execute
 from tests.waiting import until
 
@@ -158,6 +159,7 @@ def test_an_older_ledger_keeps_nobody_from_the_slices_that_are_billed(
 
 
 def test_what_an_older_ledger_still_owes_is_deleted_by_the_next_command(tpujob: Tpujob, filled: Path) -> None:
+    end_claims(tpujob)
     as_of(filled, 11)
     execute(filled, OVER)
     said = tpujob("list")

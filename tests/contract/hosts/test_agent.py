@@ -221,7 +221,7 @@ def test_the_command_ends_everywhere_once_nothing_reads_its_output(
 ) -> None:
     """As `ssh … | head` does. A worker that prints nothing more would notice nothing."""
     fleet, shown = four.fleet(), list[list[str]]()
-    monkeypatch.setattr(shell, "open_shell", lambda _session, _name: SimpleNamespace(fleet=fleet))
+    monkeypatch.setattr(shell, "open_shell", lambda *_: SimpleNamespace(fleet=fleet))
     session: Any = SimpleNamespace(reporter=SimpleNamespace(secrets=Redactor(), notice=lambda *_: pytest.fail("said")))
 
     def show(_worker: int, _is_error: bool, lines: list[str]) -> None:

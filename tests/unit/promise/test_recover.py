@@ -99,6 +99,8 @@ class Machine:
             case Record():
                 return self.recorded.extend(effect.events)
             case ListSlices():
+                if isinstance(self.says, CloudError):
+                    raise self.says
                 rows = (self.says,) if isinstance(self.says, SliceView) else ()
                 return Listing(rows, server_now=NOW + self.server_ahead_s)
             case Get():
@@ -179,9 +181,29 @@ def test_an_end_that_another_machine_has_moved_counts(
     assert machine.leases[0].ends_at == (NOW + later_s if not over else NOW)
 
 
-def test_an_end_that_is_over_counts_where_the_labels_cannot_be_read() -> None:
-    for says in (CloudUnavailable("503"), None, view(SliceState.TOMBSTONE)):
-        assert Machine([lease(state=READY, deadline=NOW)], says).overdue()
+def test_an_end_that_is_over_counts_where_there_is_nothing_to_read() -> None:
+    for says in (None, view(SliceState.TOMBSTONE)):
+        (found,) = Machine([lease(state=READY, deadline=NOW)], says).overdue()
+        assert found.unread is None
+
+
+def test_nothing_is_released_because_of_the_time_while_the_labels_cannot_be_read(released: list[str]) -> None:
+    """Another machine may have moved the end; without an answer nothing could be deleted anyway."""
+    machine = Machine([lease(state=READY, deadline=NOW)], CloudUnavailable("503"))
+    (found,) = machine.overdue()
+    assert found.unread is not None
+    (result,) = driven(recover("emulated", CAN, budget_s=60), machine._answer)
+    assert not result.gone and released == [] and machine.leases[0].state is READY
+
+
+def test_an_end_is_moved_by_labels_within_seven_days_and_the_budget_only() -> None:
+    until = str(int(NOW + 30 * 86400))
+    own = {names.LEASE_ID: NAME_ID, names.DEADLINE: until, names.CLAIMED_UNTIL: until}
+    says = replace(view(SliceState.READY), labels=own)
+    for more, latest in (({}, 7 * 86400.0), ({"usd_per_hour": 2.0, "budget_usd": 4.0}, 7200.0)):
+        machine = Machine([lease(state=READY, deadline=NOW, **more)], says, locked={lease().id})
+        assert machine.overdue() == []
+        assert machine.leases[0].deadline == machine.leases[0].created_at + latest
 
 
 def test_what_another_machine_made_is_not_released_because_of_the_time() -> None:

@@ -338,7 +338,9 @@ def test_a_chain_ends_at_the_first_command_that_fails(home: Path) -> None:
     ("root", "lab-7.example.com", None, "root-lab-7"), ("ubuntu", "vm", "alice@example.com", "alice"),
     ("jupyter", "a-very-long-machine-name", None, "jupyter-a-very-long"), ("", "", None, "user"),
     ("Ärztin_Ö", "x", None, "arztin-o"), ("用户", "lab", None, "user-lab"),
-    ("x", "y", "ci-runner-of-the-whole-lab@p.iam.gserviceaccount.com", "ci-runner-of-the-who"),
+    ("x", "y", "runner-of-the-whole-laboratory@example.com", "runner-of-the-whole"),
+    ("alice", "y", "123-compute@developer.gserviceaccount.com", "alice"),
+    ("jenkins", "ci-1", "ci@my-project.iam.gserviceaccount.com", "jenkins-ci-1"),
 ])  # fmt: skip
 def test_an_owner_has_a_name_that_people_can_read(user: str, machine: str, account: str | None, name: str) -> None:
     found = names.owner_name(user, machine, account)

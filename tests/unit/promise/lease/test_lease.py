@@ -82,7 +82,7 @@ PASSED = HandedToNextRun("x", 9.0, run="run2", handle="job2", deadline=500.0, bu
 
 
 @pytest.mark.parametrize(("lease", "event", "changed"), [
-    (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada")}),
+    (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada", os_login=True)}),
     (replace(INTENT, route=Route(os_login=True)), LoginRefused("x", 9.0, "no"), {"route": Route()}),
     (
         replace(CREATING, state=LeaseState.INTENT, settled=True), CreateSent("x", 9.0),
