@@ -201,6 +201,7 @@ def test_what_a_newer_ledger_owes_is_deleted_by_the_next_command(
     tpujob: Tpujob, filled: Path, words: tuple[str, ...]
 ) -> None:
     """Its words are all known: an older tpujob has created it, or could have."""
+    end_claims(tpujob)
     execute(filled, *(line for line in NEWER if "lent" not in line), OVER)
     said = tpujob(*words)
     assert said.returncode == 0 and tpujob.alive() == [] and "alice" not in tpujob("status").stdout, said.text

@@ -49,10 +49,9 @@ def end_claims(tpujob: Tpujob) -> None:
     """Let the labels of all slices say that their claims are over, as after a while."""
     session = Session.open()
     for lease in tpujob.leases():
-        view = session.cloud(lease.cloud).get(lease.name)
-        assert view is not None
-        over = dict.fromkeys((names.CLAIMED_UNTIL, names.DEADLINE), str(int(lease.created_at)))
-        session.cloud(lease.cloud).set_labels(lease.name, {**view.labels, **over})
+        if (view := session.cloud(lease.cloud).get(lease.name)) is not None:
+            over = dict.fromkeys((names.CLAIMED_UNTIL, names.DEADLINE), str(int(lease.created_at)))
+            session.cloud(lease.cloud).set_labels(lease.name, {**view.labels, **over})
     session.close()
 
 
