@@ -153,7 +153,7 @@ def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish | N
     try:
         section = getattr(_OfSettings.model_validate({name: {} if value is None else value}), name)
         problems = _PROBLEMS[name]
-        mistakes = [Mistake(source.line(path), path, why) for path, why in problems(value or {})]
+        mistakes = [Mistake(source.line(path), path, why) for path, why in problems({} if value is None else value)]
     except ValidationError as error:
         section = None
         known = type(_OfSettings.model_fields[name].default).model_fields

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator import traits
-from orchestrator.errors import UnknownLease, UnknownRun
+from orchestrator import errors, traits
+from orchestrator.errors import SliceLost, TpujobError, UnknownLease, UnknownRun
 from orchestrator.notify.messages import Message
 from orchestrator.promise.effects.base import MoneyNear
 from orchestrator.promise.lease.lease import HeldFor, Lease
@@ -57,7 +57,7 @@ def _of_attempt(ledger: Ledger, event: LedgerEvent) -> Iterator[Told]:
             continued = next((data["text"] for _, kind, data in ledger.events(attempt.id) if kind == "continued"), "")
             yield story.tell("restarted", event.at, f"gets another TPU: attempt {number} {continued}".rstrip())
         case "attempt_ended":
-            if event.data.get("error") == "SliceLost":
+            if issubclass(getattr(errors, event.data.get("error") or "", TpujobError), SliceLost):
                 cause = event.data.get("cause") or ""
                 why = ": ".join(filter(None, (cause, str(event.data.get("detail", "")))))
                 yield story.tell("preempted", event.at, f"lost its TPU: {why}", cause=cause or None)

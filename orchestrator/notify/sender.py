@@ -32,6 +32,7 @@ QUIET_S, MOST_S = 6.0, 60.0  # twelve runs that end within a minute are one mess
 CI_QUIET_S = 0.5  # a CI job ends what it started when it ends
 LINGER_S = 45.0  # a try that is due so soon is waited for
 LOOK_S = 0.5
+LATEST_S = 2 * 3600.0  # longer than any pause
 AT_ONCE = 200  # events of the ledger
 
 Deliver = Callable[[receivers.Receiver, tuple[Message, ...], Redactor], Delivery]
@@ -83,7 +84,7 @@ class Pass:
         for each in self.outbox.waiting():
             ready_at = each.next_at if each.tries else min(each.until + quiet_s, each.since + MOST_S)
             ready_at = max(ready_at, each.next_at)
-            if ready_at <= now:
+            if ready_at <= now or ready_at - now > LATEST_S:  # the wall clock was set back
                 due.append(each)
             else:
                 later_s.append(ready_at - now)
