@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import errors, traits
-from orchestrator.errors import SliceLost, TpujobError, UnknownLease, UnknownRun
+from orchestrator.errors import SliceLost, UnknownLease, UnknownRun
 from orchestrator.notify.messages import Message
-from orchestrator.promise.effects.base import MoneyNear
+from orchestrator.notify.outbox import KINDS
 from orchestrator.promise.lease.lease import HeldFor, Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
 from orchestrator.promise.ledger.clocks import Clocks
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.promise.ledger.rows import LedgerEvent
+from orchestrator.promise.recover import KILLED
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.report.rows.whole_run import whole_run
 from orchestrator.text.units import day_clock, format_duration, format_usd_per_hour
 
-KINDS = ("moved", "attempt_ended", "began", "held")  # of the ledger's events: what a message may come of
+if TYPE_CHECKING:
+    from orchestrator.promise.effects.base import MoneyNear
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,18 @@ def _of_attempt(ledger: Ledger, event: LedgerEvent) -> Iterator[Told]:
             continued = next((data["text"] for _, kind, data in ledger.events(attempt.id) if kind == "continued"), "")
             yield story.tell("restarted", event.at, f"gets another TPU: attempt {number} {continued}".rstrip())
         case "attempt_ended":
-            if issubclass(getattr(errors, event.data.get("error") or "", TpujobError), SliceLost):
+            detail = str(event.data.get("detail") or "")
+            if _is_loss(event.data.get("error")) and detail != KILLED:
                 cause = event.data.get("cause") or ""
-                why = ": ".join(filter(None, (cause, str(event.data.get("detail", "")))))
+                why = ": ".join(filter(None, (cause, detail)))
                 yield story.tell("preempted", event.at, f"lost its TPU: {why}", cause=cause or None)
             if attempt.id == last.id:
                 yield story.ended(event.at)
+
+
+def _is_loss(error: object) -> bool:
+    kind = getattr(errors, str(error or ""), None)
+    return isinstance(kind, type) and issubclass(kind, SliceLost)
 
 
 def _held(ledger: Ledger, event: LedgerEvent) -> Iterator[Told]:
@@ -94,7 +102,13 @@ def unproven(lease: Lease, run: RunRecord | None, at: float, why: str) -> Told:
         f"NOT VERIFIED GONE: {where} {may}{price}: {why}; `tpujob status` says more, every tpujob command tries again"
     )
     fields = {"name": lease.handle, **_of_lease(lease), "detail": why}
-    return Told(Message(f"{lease.id}/teardown-unproven", "teardown-unproven", at, text, lease.run, fields), run)
+    return Told(Message(f"{lease.name.node}/teardown-unproven", "teardown-unproven", at, text, lease.run, fields), run)
+
+
+def left_by_gc(node: str, alert: str, at: float) -> Told:
+    """Return the message of a slice that gc could not prove gone. `alert`: its first line says it."""
+    text = alert.partition("\n")[0].lstrip("! ")
+    return Told(Message(f"{node}/teardown-unproven", "teardown-unproven", at, text, None, {"node": node}), None)
 
 
 @dataclass(frozen=True, slots=True)

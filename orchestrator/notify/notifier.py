@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +16,15 @@ from typing import TYPE_CHECKING
 
 import orchestrator
 from orchestrator.errors import TpujobError
-from orchestrator.notify.outbox import NAME, Outbox
+from orchestrator.notify.outbox import KINDS, NAME, Outbox
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.system import private_files
 from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
+    import subprocess
+
     from orchestrator.notify import events, receivers
     from orchestrator.promise.effects import base
     from orchestrator.promise.effects.base import Report
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.promise.lease.run_spec import NotifyWish
     from orchestrator.text.redaction import Redactor
 else:  # for those who have a receiver
+    subprocess = Later("subprocess")
     base = Later("orchestrator.promise.effects.base")
     changes = Later("orchestrator.promise.lease.changes")
     events, receivers = Later("orchestrator.notify.events"), Later("orchestrator.notify.receivers")
@@ -104,6 +106,10 @@ class Notifier:
 
         self._put(ledger, told)
 
+    def left(self, ledger: Ledger, node: str, alert: str, now: float) -> None:
+        """Tell of a slice, of whichever machine, that gc could not prove gone."""
+        self._put(ledger, lambda: events.left_by_gc(node, alert, now))
+
     def _put(self, ledger: Ledger, make: Callable[[], events.Told]) -> None:
         if self._own is None and not self.has_outbox:
             return  # no run here has a receiver of its own, either
@@ -123,11 +129,7 @@ class Notifier:
         with suppress(TpujobError, sqlite3.Error, OSError):
             box, now = Outbox(self._directory), time.time()
             seen = box.seen()
-            if (
-                seen is None
-                or ledger.events_after(seen, events.KINDS, 1)
-                or any(w.next_at <= now for w in box.waiting())
-            ):
+            if seen is None or ledger.events_after(seen, KINDS, 1) or any(w.next_at <= now for w in box.waiting()):
                 self.wake()
 
     def hurry(self) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from orchestrator.notify.messages import Message, message_of
 
 NAME = "notify.sqlite3"
+KINDS = ("moved", "attempt_ended", "began", "held")  # of the ledger's events: what a message may come of
 BUSY_S = 5.0
 AGAIN_S, MOST_AGAIN_S = 15.0, 1800.0  # until the second try, and between two later ones at most
 GIVE_UP_S = 86400.0

@@ -22,7 +22,7 @@ from orchestrator.notify import events, receivers
 from orchestrator.notify.delivery import Delivery, deliver
 from orchestrator.notify.messages import Message
 from orchestrator.notify.notifier import LOCK, is_in_ci
-from orchestrator.notify.outbox import Outbox, Waiting
+from orchestrator.notify.outbox import KINDS, Outbox, Waiting
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.lease.run_spec import NotifyWish
 from orchestrator.promise.ledger.ledger import Ledger
@@ -62,7 +62,7 @@ class Pass:
     def read(self) -> None:
         """Put the messages of what is new in the ledger into the outbox. Raises ConfigError: then nothing counts as read."""
         own, seen = self.own(), self.seen()
-        while new := self.ledger.events_after(seen, events.KINDS, AT_ONCE):
+        while new := self.ledger.events_after(seen, KINDS, AT_ONCE):
             told = [each for event in new for each in events.messages_of(self.ledger, event)]
             keys = [receivers.receiver_of(each.run, own, each.message.event) for each in told]
             found = [(key, each.message) for key, each in zip(keys, told, strict=True) if key is not None]
@@ -134,7 +134,7 @@ def work(made: Pass, *, quiet_s: float = QUIET_S, linger_s: float = LINGER_S) ->
         finally:
             locks.unlock(LOCK)
         # What was recorded while this let go of the lock: who recorded it may have taken this process for its sender.
-        if not made.ledger.events_after(made.seen(), events.KINDS, 1):
+        if not made.ledger.events_after(made.seen(), KINDS, 1):
             return
 
 

@@ -202,6 +202,12 @@ def _record(collected: programs.Collected, reporter: Reporter, where: GcArea, *,
             counts = collected.done, collected.found, collected.deleted
             _record_run(session, area.cloud, area.project, scope, *counts)
             session.recover(look=True)
+            for each in collected.ended.values():
+                if not each.gone:
+                    view = each.view
+                    session.notifier.left(
+                        session.ledger, view.name.node, _alert(each, area.cloud), session.now(area.cloud)
+                    )
             return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
         if not quiet:

@@ -176,7 +176,8 @@ def test_what_is_not_proven_gone_and_money_that_is_near_are_told_once(post: Post
     for _ in range(2):
         post.notifier.unproven(post.ledger, unchecked(lease, SliceLost("no answer")), 7.0)
         told(Report("limit", "x", about=MoneyNear("r1", 300.0, 8.0)))
-    assert sorted(post.passes(60.0)) == [f"{lease.id}/teardown-unproven", "r1-1/started", "r1/cost-near"]
+        post.notifier.left(post.ledger, lease.name.node, "!! NOT VERIFIED GONE: as gc says it", 8.0)
+    assert sorted(post.passes(60.0)) == ["r1-1/started", "r1/cost-near", f"{lease.name.node}/teardown-unproven"]
     texts = " ".join(each.text for _, messages in post.told for each in messages)
     assert "NOT VERIFIED GONE: tpujob-owner0-" in texts
     assert "will be stopped by limits.max_cost in 5 m, after $8.00 emulated" in texts
