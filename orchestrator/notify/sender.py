@@ -29,9 +29,9 @@ from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.text.redaction import Redactor
 
 QUIET_S, MOST_S = 6.0, 60.0  # twelve runs that end within a minute are one message
-CI_QUIET_S = 0.5  # a CI job ends what it started when it ends
+CI_QUIET_S = 0.0  # a CI job ends what it started when it ends
 LINGER_S = 45.0  # a try that is due so soon is waited for
-LOOK_S = 0.5
+LOOK_S = 0.25
 LATEST_S = 2 * 3600.0  # longer than any pause
 AT_ONCE = 200  # events of the ledger
 

@@ -73,7 +73,7 @@ def test_a_dead_receiver_delays_nothing_and_is_tried_again_by_the_next_command(t
     until(lambda: Outbox(told.own_state).problems(0.0), "the end of a try")
     kill_all(told.local("orchestrator.notify.sender"))
     doctor = told("doctor").stdout
-    assert "NOT  notify" in doctor and "2 messages wait: 127.0.0.1 answered 503" in doctor
+    assert "NOT  notify" in doctor and "2 messages waiting: 127.0.0.1 answered 503" in doctor
     kill_all(told.local("orchestrator.notify.sender"))
     stub.answers(StubReply(200))
     stub.asked.clear()

@@ -67,7 +67,7 @@ def check(session: Session) -> HealthCheck | None:
     if not problems:
         return HealthCheck(NAME, True, told)
     texts = [
-        f"{each.count} message{'s'[: each.count > 1]} {'not delivered' if each.final else 'wait'}: {each.why}"
+        f"{each.count} message{'s'[: each.count > 1]} {'not delivered' if each.final else 'waiting'}: {each.why}"
         for each in problems
     ]
     fix = "`tpujob notify` tries again, and says what comes back"
