@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orchestrator
-from orchestrator.errors import TpujobError
 from orchestrator.notify.outbox import KINDS, NAME, Outbox
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.ledger.ledger import Ledger
@@ -41,6 +40,7 @@ else:  # for those who have a receiver
 
 LOG, LOCK = "notify.log", "notify"
 LEAVE_S = 2.0  # that the end of a command in a CI job may wait
+FINISH_S = 120.0  # and that of a timer's, at which nobody looks
 
 
 class Notifier:
@@ -63,7 +63,7 @@ class Notifier:
 
     def hears(self, ledger: Ledger, recorded: Sequence[object]) -> bool:
         """Return whether somebody is to be told of what is about to be recorded. Before the first of it there is an outbox."""
-        with suppress(TpujobError, sqlite3.Error, OSError):
+        with suppress(Exception):  # whatever is wrong here, a run goes on to its end
             told = [each for each in recorded if self._is_told(ledger, each)]
             if told:
                 Outbox(self._directory).make(ledger.last_event())
@@ -113,7 +113,7 @@ class Notifier:
     def _put(self, ledger: Ledger, make: Callable[[], events.Told]) -> None:
         if self._own is None and not self.has_outbox:
             return  # no run here has a receiver of its own, either
-        with suppress(TpujobError, sqlite3.Error, OSError):
+        with suppress(Exception):  # the alert itself must not fail
             told = make()
             receiver = receivers.receiver_of(told.run, self._own, told.message.event)
             if receiver is not None:
@@ -126,7 +126,7 @@ class Notifier:
         """Wake the sender if an earlier process left something to send."""
         if not self.has_outbox:
             return
-        with suppress(TpujobError, sqlite3.Error, OSError):
+        with suppress(Exception):  # every command comes by here
             box, now = Outbox(self._directory), time.time()
             seen = box.seen()
             if seen is None or ledger.events_after(seen, KINDS, 1) or any(w.next_at <= now for w in box.waiting()):
@@ -156,9 +156,14 @@ class Notifier:
 
     def close(self) -> None:
         """In a CI job, whose end takes the sender along, wait for it for a moment."""
-        if self._sender is not None and is_in_ci(os.environ):
+        if is_in_ci(os.environ):
+            self.finish(LEAVE_S)
+
+    def finish(self, within_s: float = FINISH_S) -> None:
+        """Wait for the sender that this has started, if any: with the end of a timer's command systemd ends it, too."""
+        if self._sender is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._sender.wait(LEAVE_S)
+                self._sender.wait(within_s)
 
 
 def is_in_ci(environ: Mapping[str, str]) -> bool:

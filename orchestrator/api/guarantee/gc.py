@@ -179,6 +179,8 @@ def finish_own(session: Session) -> LocalGcResult:
     still_open = {lease.id for lease in session.ledger.open_leases()}
     released, target = len(before - still_open), session.target
     _record_run(session, target.kind, target.project, "local", not session.unproven, len(before), released)
+    if session.quiet:
+        session.notifier.finish()
     return LocalGcResult(released, len(session.unproven), len(still_open - set(session.unproven)))
 
 

@@ -96,7 +96,7 @@ class Session:
         self._announced = self._told_of_newer = False
         self._asked_time: set[str] = set()
         self.keys_left: set[str] = set()  # leases whose key OS Login did not remove
-        self._quiet = quiet
+        self.quiet = quiet
         self._interrupted: Interrupted | None = None
 
     @classmethod
@@ -354,7 +354,7 @@ class Session:
         if released.gone:
             self.unproven.pop(released.lease.id, None)
             self.forget_keys(released.lease.id)
-            if not self._quiet:
+            if not self.quiet:
                 self.reporter.notice(
                     "release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})"
                 )
