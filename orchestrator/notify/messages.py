@@ -26,7 +26,7 @@ class Message:
     id: str
     event: str  # one of `job.rules.notify.EVENTS`, or `test`
     at: float
-    text: str  # one line
+    text: str  # shown as one line
     run: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,7 +63,8 @@ def payload(messages: Sequence[Message]) -> dict[str, Any]:
 
 def in_words(messages: Sequence[Message]) -> str:
     """Return the messages as text: one as its line, several as a list below their number, as many as there is room for."""
-    lines = [each.text if len(each.text) <= LINE_CHARS else f"{each.text[: LINE_CHARS - 1]}…" for each in messages]
+    texts = (" ".join(each.text.split()) for each in messages)
+    lines = [text if len(text) <= LINE_CHARS else f"{text[: LINE_CHARS - 1]}…" for text in texts]
     if len(lines) == 1:
         return lines[0]
     kinds = Counter(each.event for each in messages)

@@ -37,6 +37,7 @@ def test_a_storm_stays_within_what_receivers_take() -> None:
         assert (len(shape["tpujob"]["messages"]), shape["tpujob"]["count"]) == (MOST_LINES, 500)
     alone = payload([ended(1, "x" * 5000)])["content"]
     assert len(alone) == 300 and alone.endswith("…")
+    assert payload([ended(1, "failed:\n  two\tlines")])["content"] == "failed: two lines"
 
 
 def test_nothing_in_a_message_calls_a_channel() -> None:
