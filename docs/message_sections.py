@@ -18,6 +18,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"api/functions/(?!raised)", r""),
         (r"api/(slices/lending|jobs/job)\.", r"`with` block|forked|given back|`Client\."),
     ),
+    "Nobody is told of a run": ((r"notify/|api/guarantee/telling", r""),),
     "A bug in tpujob, or a reply that it does not know": (
         (r"", r"a bug in tpujob|without an error|and no error|not installed beside|from this installation"),
         (r"places/google/error_translation", r"^(the call to|\{host\} answered (\{http\} \{status\}|something))"),

@@ -12,6 +12,7 @@ from orchestrator.api.jobs.job import Emulated as Emulated
 from orchestrator.api.jobs.job import Gke as Gke
 from orchestrator.api.jobs.job import Job as Job
 from orchestrator.api.jobs.job import Limits as Limits
+from orchestrator.api.jobs.job import Notify as Notify
 from orchestrator.api.jobs.job import Profile as Profile
 from orchestrator.api.jobs.job import Tpu as Tpu
 from orchestrator.api.jobs.job import TpuAlternative as TpuAlternative

@@ -70,6 +70,11 @@ class CommandClient(Client):
             return []
         return [f"{lease.handle} ({lease.name.node}), {lease.state}" for lease in leases]
 
+    def leave(self) -> None:
+        """Let go of what the command has told of: in a CI job, wait a moment until it is delivered."""
+        if self._open is not None:
+            self._open.notifier.close()
+
     def announce(self) -> None:
         """Report the cloud, and why it is that one."""
         self.session.announce()
@@ -210,6 +215,11 @@ class CommandClient(Client):
         """Return which layers of the guarantee are live. Raises JobSpecError, UserError of the job file."""
         wished = guarantee.doctor.access_of(file, via)
         return guarantee.doctor.diagnose(self.reporter, cloud=self.cloud, project=self.project, wished=wished)
+
+    def try_notify(self, file: Path | None) -> str:
+        """Send a test message to the receiver of the settings, or of a job file; return what came back."""
+        with self._session(light=True) as session:
+            return guarantee.telling.send_test(session, file)
 
     def forget(self, name: str, *, verified: bool, reason: str) -> ForgetResult:
         """Stop asking after a slice whose deletion cannot be proven."""

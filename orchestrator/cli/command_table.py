@@ -120,6 +120,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "doctor": Command("Show which layers of the guarantee are live for this machine and project, the open "
             "slices, and their worst case.", ("tpujob doctor", "tpujob doctor train.yaml", "tpujob doctor --via iap",
             "tpujob doctor --json"), reads=True),
+        "notify": Command("Send a test message to the receiver of `notify:`, and print what came back.",
+            ("tpujob notify", "tpujob notify train.yaml")),
         "forget": Command("Stop asking after a slice whose deletion cannot be proven.", ("tpujob forget trainer",)),
         "drill": Command("Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and "
             "within which bound.", ("tpujob drill", "tpujob drill --only 3")),

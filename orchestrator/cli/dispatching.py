@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from orchestrator.cli.command_table import COMMANDS, COMPLETION, LIGHT, load
-from orchestrator.cli.console.output import console, exit_code, forget_clients, open_slices
+from orchestrator.cli.console.output import console, exit_code, forget_clients, leave, open_slices
 from orchestrator.errors import ConfigError, Interrupted, TpujobError, UserError
 from orchestrator.system.lazy import Later
 
@@ -69,6 +69,7 @@ def dispatch() -> int:
     except Exception as error:
         code = _of_the_machine(error) or _bug(error)
     console().quiet()
+    leave()
     return code
 
 

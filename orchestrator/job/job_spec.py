@@ -22,9 +22,10 @@ from orchestrator.job.mistakes import Sections, explain, messages, refusal
 from orchestrator.job.overrides import Override, apply
 from orchestrator.job.rules import env as env_rules
 from orchestrator.job.rules import field_rules
+from orchestrator.job.rules import notify as notify_rules
 from orchestrator.job.rules import tpu as tpu_rules
 from orchestrator.job.rules.cross_field_rules import cross_field_problems
-from orchestrator.job.shared_keys import AccessSection, GkeSection
+from orchestrator.job.shared_keys import AccessSection, GkeSection, NotifySection
 from orchestrator.job.source import yaml_source
 from orchestrator.job.source.params import Value, resolve
 from orchestrator.job.source.yaml_source import Mistake, Path, YamlSource
@@ -184,6 +185,11 @@ class JobSpec(Section):
         "checkpoint.",
     )
     max_restarts: int = Field(default=3, ge=1, le=1000, description="Most restarts, with `on_preemption: restart`.")
+    notify: Annotated[NotifySection | None, BeforeValidator(notify_rules.short_form)] = Field(
+        default=None,
+        description="Who is told when the run starts, loses its TPU, ends and so on (docs/notify.md): a section, or your "
+        "variable with the address, as `${env:NAME}`. `off`: nobody. Left out: as your settings say.",
+    )
     params: Mapping[str, Value] = Field(
         default_factory=dict,
         description="Parameters of the job: `${params.NAME}` in any value below is replaced by its value, and `compare` has a "
@@ -290,6 +296,11 @@ def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
             if variable not in environ:
                 text = f"your variable {variable} is not set; export it, or remove this"
                 mistakes.append(spec.mistake(("env", name), text))
+    address = spec.notify and notify_rules.variable_of(spec.notify.url)
+    if address and address not in environ:
+        mistakes.append(spec.mistake(("notify",), f"your variable {address} is not set; export it, or remove this"))
+    elif address and (problem := notify_rules.url_problem(environ[address].strip())):
+        mistakes.append(spec.mistake(("notify",), f"your variable {address} {problem}"))
     if mistakes:
         raise JobSpecError(mistakes)
     reference = env_rules.ENV_REFERENCE
@@ -342,4 +353,5 @@ def _sections() -> Sections:
         ("gke",): list(GkeSection.model_fields),
         ("access",): list(AccessSection.model_fields),
         ("limits",): list(LimitsSection.model_fields),
+        ("notify",): list(NotifySection.model_fields),
     }

@@ -47,6 +47,7 @@ def schema_of(made: dict[str, Any], *, empty_is_default: tuple[str, ...]) -> dic
         section["anyOf"] = [part, {"type": "null"}]
     several = {"type": "array", "items": {"$ref": "#/$defs/Alternative"}, "minItems": 1}
     made["properties"]["tpu"]["anyOf"].insert(1, several)
+    made["properties"]["notify"]["anyOf"][:0] = [TEXT, {"const": False}]
     made["oneOf"] = [{"required": ["train"]}, {"required": ["command"]}]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tpujob job file"}
     return head | {key: part for key, part in made.items() if key != "title"}

@@ -1,4 +1,6 @@
-"""The sections of a job file that the settings have, too: `access:`, how workers are reached, and `gke:`, on which cluster."""
+"""The sections of a job file that the settings have, too: `access:`, how workers are reached, `gke:`, on which cluster, and
+`notify:`, who is told.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -11,9 +13,11 @@ from orchestrator.job.cluster import ClusterWish
 from orchestrator.job.json_schema import OR_NULL, TEXT_OR_NULL, Section
 from orchestrator.job.mistakes import explain, messages
 from orchestrator.job.rules import cross_field_rules, gke
+from orchestrator.job.rules import notify as notify_rules
 from orchestrator.job.source import yaml_source
 from orchestrator.job.source.yaml_source import Mistake, Path
 from orchestrator.promise.lease.access import AccessWish
+from orchestrator.promise.lease.run_spec import NotifyWish
 
 
 class AccessSection(Section):
@@ -107,13 +111,40 @@ class GkeSection(Section):
         return ClusterWish(**{key: getattr(self, key) for key in self.model_fields_set})
 
 
+_EVENTS = {"type": "array", "items": {"type": "string", "enum": list(notify_rules.EVENTS)}}
+
+
+class NotifySection(Section):
+    """Who is told what becomes of a run. In a job, a key that is left out is that of the settings."""
+
+    url: Annotated[str | None, BeforeValidator(notify_rules.url), Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="Gets a POST with JSON that Slack, Discord, Mattermost and ntfy show. It is a secret: in a job file "
+        "`${env:NAME}`, your variable that has it. `notify: ${env:NAME}` is short for this key alone.",
+    )
+    command: Annotated[str | None, BeforeValidator(notify_rules.command), Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="In place of an address: a command for the shell of this machine, with TPUJOB_EVENT, TPUJOB_RUN and "
+        "TPUJOB_TEXT, and the same JSON on stdin.",
+    )
+    on: Annotated[
+        tuple[str, ...] | None, BeforeValidator(notify_rules.events), Shape({"anyOf": [_EVENTS, {"type": "null"}]})
+    ] = Field(default=None, description="The events to tell of. Left out: all of them.")
+
+    @property
+    def wish(self) -> NotifyWish:
+        """Return what the section says."""
+        return NotifyWish(self.url, self.command, self.on)
+
+
 class _OfSettings(Section):
     access: AccessSection = AccessSection()
     gke: GkeSection = GkeSection()
+    notify: Annotated[NotifySection, BeforeValidator(notify_rules.short_form)] = NotifySection()
 
 
-def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish:
-    """Return what `access:` or `gke:` in the settings file says, by the same model, rules and messages as in a job file.
+def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish | NotifyWish:
+    """Return what one of these sections of the settings file says, by the same model, rules and messages as in a job file.
 
     The text has the section of this name. Raises JobSpecError with every mistake in it.
     """
@@ -121,16 +152,16 @@ def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish:
     value = source.data.get(name)
     try:
         section = getattr(_OfSettings.model_validate({name: {} if value is None else value}), name)
-        problems = cross_field_rules.access_problems if name == "access" else _gke_problems
-        mistakes = [Mistake(source.line(path), path, why) for path, why in problems(value or {})]
+        problems = _PROBLEMS[name]
+        mistakes = [Mistake(source.line(path), path, why) for path, why in problems({} if value is None else value)]
     except ValidationError as error:
         section = None
-        known = AccessSection.model_fields if name == "access" else GkeSection.model_fields
+        known = type(_OfSettings.model_fields[name].default).model_fields
         mistakes = list(explain(error, source, {(name,): list(known)}))
     mistakes += [mistake for mistake in source.mistakes if mistake.path[:1] == (name,)]
     if mistakes or section is None:
         raise JobSpecError(messages(file, source, mistakes))
-    wish: AccessWish | ClusterWish = section.wish
+    wish: AccessWish | ClusterWish | NotifyWish = section.wish
     return wish
 
 
@@ -138,3 +169,11 @@ def _gke_problems(section: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from gke.section_problems(section)
     if section.get("machine_type") is not None:
         yield ("gke", "machine_type"), "belongs to the accelerator type of a job; write it in the job file"
+
+
+def _notify_problems(section: Any) -> Iterator[tuple[Path, str]]:
+    if problem := notify_rules.section_problem(notify_rules.short_form(section), of_a_job=False):
+        yield tuple(part for part in ("notify", problem[0]) if part), problem[1]
+
+
+_PROBLEMS = {"access": cross_field_rules.access_problems, "gke": _gke_problems, "notify": _notify_problems}

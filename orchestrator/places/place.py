@@ -47,6 +47,9 @@ class Ask:
     attached: bool = False  # the job runs already, or waits for its start
 
 
+MAX_COST = "limits.max_cost"
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """When the job is stopped (unix seconds, the ledger's clock), and by which limit."""

@@ -27,6 +27,8 @@ from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, st
 from orchestrator.promise.release import latest_lease, release_all, try_record
 from orchestrator.promise.renewal import catch_up
 
+KILLED = "the process that ran it was killed"  # what an attempt says whose process is gone
+
 
 class Overdue(NamedTuple):
     """A lease whose claim is over, and why. `error`: what the cloud says of the end of its detached job, if anything.
@@ -165,7 +167,7 @@ async def _close(attempt: Attempt) -> None:
         return
     ended_at = await Now(None if lease is None else lease.cloud)
     # A ledger that cannot be written must not delay the releases that follow.
-    killed = SliceLost("the process that ran it was killed")
+    killed = SliceLost(KILLED)
     if lease is not None and lease.detached_at is not None:
         killed = SliceLost("its slice is gone, and its results were not collected here")
     await try_record(AttemptEnded.by(attempt.id, ended_at, AttemptState.INTERRUPTED, killed))

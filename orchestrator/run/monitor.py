@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator import errors
 from orchestrator.hosts.fleet.effects import ForwardPorts, WaitForWorkers
-from orchestrator.places.place import End, PeriodicTask, Standing, Stay
-from orchestrator.promise.effects.base import JobClock, Now, Report, SliceWorkers
+from orchestrator.places.place import MAX_COST, End, PeriodicTask, Standing, Stay
+from orchestrator.promise.effects.base import JobClock, MoneyNear, Now, Report, SliceWorkers
 from orchestrator.promise.effects.cloud import GetGuestAttributes
 from orchestrator.promise.lease import guest_reports, network
 from orchestrator.promise.lease.access import Via
@@ -29,6 +29,7 @@ WATCH_S = 2.0
 SILENT_S = 600.0  # a worker that does not answer for so long is lost
 PROBLEM_S = 60.0  # with a silent worker and a problem that the API shows: it may pass
 REPORTED_BEFORE_S = (7200.0, 1800.0)  # the end is reported so long before
+MONEY_NEAR = 0.2  # of the job's time: what is left when it is told that its budget will end it
 INDEX_INSIDE = "name an index in its network in `env:` (PIP_INDEX_URL, which uv gets, too)"
 
 
@@ -62,6 +63,7 @@ async def monitor(
     last_s = end.at - looked_at  # no report of the two hours that a short job never had
     reported_s: float | None = None  # the extension that the last report of the job's clock had
     ended: set[int] = set()  # the workers whose end is reported
+    told_of_money = False
     while True:
         status = await WaitForWorkers(crew, WATCH_S)
         current = await stay.check(lease)
@@ -101,6 +103,11 @@ async def monitor(
         if any(left_s <= mark_s < last_s for mark_s in REPORTED_BEFORE_S):
             moves = f"; `tpujob extend {lease.handle} --by 2h` moves the end" if end.movable and lease else ""
             await Report("limit", f"{format_duration(left_s)} until {end.why}{moves}")
+        if end.why == MAX_COST and not told_of_money and left_s <= MONEY_NEAR * (end.at - at.began):
+            told_of_money = True
+            spent_usd = at.cost(now)
+            text = f"{format_usd(spent_usd)} spent, and {format_duration(left_s)} until {MAX_COST} ends the job"
+            await Report("limit", text, about=MoneyNear(run.id, left_s, spent_usd))
         last_s = left_s
         if now >= end.at + extended_s:
             await stay.stop(lease, crew)

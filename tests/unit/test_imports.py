@@ -34,6 +34,7 @@ PLACES = {"places", "settings"} | OF_THE_VM | VALUES | HOSTS
 RUN = {"run"} | PLACES
 CHECK = {"check", "cloud_tpu_emulator.vms.pythons"} | PLACES
 REPORT = {"report", "check"} | RUN
+NOTIFY = {"notify"} | REPORT
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
 MAY_IMPORT = {
@@ -53,7 +54,8 @@ MAY_IMPORT = {
     "run": RUN,
     "check": CHECK,
     "report": REPORT,
-    "api": {"api", "tpujob", "cloud_tpu_emulator.daemon.control"} | REPORT,
+    "notify": NOTIFY,
+    "api": {"api", "tpujob", "cloud_tpu_emulator.daemon.control"} | NOTIFY,
     "cli": {"cli", "api", "report", "text", "errors", "catalog", "system.lazy"},
     "drill": {"drill", "cloud_tpu_emulator.daemon.control", "text", "errors"},
     "vm": {"vm"},

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.api.guarantee import doctor as doctor
     from orchestrator.api.guarantee import forget as forget
     from orchestrator.api.guarantee import gc as gc
+    from orchestrator.api.guarantee import telling as telling
     from orchestrator.api.guarantee import timers as timers
 else:
     __getattr__ = modules_of(__name__)

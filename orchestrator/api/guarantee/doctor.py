@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import catalog, settings
-from orchestrator.api.guarantee import health_checks
+from orchestrator.api.guarantee import health_checks, telling
 from orchestrator.api.guarantee.access_checks import OF_THE_SETTINGS, AskedAccess, access_checks
 from orchestrator.api.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.api.jobs import planning
@@ -120,11 +120,13 @@ def _layers(session: Session | None, target: Target, slices: tuple[SliceHealth, 
     if session is not None:
         checks.append(health_checks.guardian(session.directory))
     ledger = session.ledger if session is not None else None
+    told = telling.check(session) if session is not None else None
     return [
         *checks,
         health_checks.timer(ledger, target),
         health_checks.watchdogs(slices),
         health_checks.gc(ledger, target),
+        *([] if told is None else [told]),
     ]
 
 

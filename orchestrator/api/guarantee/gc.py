@@ -179,6 +179,8 @@ def finish_own(session: Session) -> LocalGcResult:
     still_open = {lease.id for lease in session.ledger.open_leases()}
     released, target = len(before - still_open), session.target
     _record_run(session, target.kind, target.project, "local", not session.unproven, len(before), released)
+    if session.quiet:
+        session.notifier.finish()
     return LocalGcResult(released, len(session.unproven), len(still_open - set(session.unproven)))
 
 
@@ -202,6 +204,12 @@ def _record(collected: programs.Collected, reporter: Reporter, where: GcArea, *,
             counts = collected.done, collected.found, collected.deleted
             _record_run(session, area.cloud, area.project, scope, *counts)
             session.recover(look=True)
+            for each in collected.ended.values():
+                if not each.gone:
+                    view = each.view
+                    session.notifier.left(
+                        session.ledger, view.name.node, _alert(each, area.cloud), session.now(area.cloud)
+                    )
             return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
         if not quiet:

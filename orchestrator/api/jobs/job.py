@@ -154,6 +154,15 @@ class Access(_Values):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class Notify(_Values):
+    """Who is told what becomes of the run. The fields are the keys of `notify:`; what is None is as the settings say."""
+
+    url: str | None = None  #: "${env:NAME}", the variable that has the address
+    command: str | None = None  #: for the shell of this machine, in place of an address
+    on: Sequence[str] | None = None  #: the events to tell of, such as "ended"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Limits(_Values):
     """Where the job ends, whatever happens. The fields are the keys of `limits:`."""
 
@@ -208,6 +217,7 @@ class Job(_Values):
     keep_on_failure: Duration | None = None
     on_preemption: Literal["stop", "restart"] | None = None
     max_restarts: int | None = None
+    notify: Notify | str | None = None  #: who is told; "${env:NAME}" has the address; "off": nobody
     params: Mapping[str, Param] | None = None
     matrix: Mapping[str, Sequence[Param]] | None = None  #: with it, or with `variants`, a job for `Client.sweep`
     variants: Mapping[str, Mapping[str, Any] | None] | None = None
@@ -250,7 +260,7 @@ class Job(_Values):
 
 
 _SECTIONS: dict[str, type[_Values]] = {
-    each.__name__.lower(): each for each in (Tpu, Gke, Access, Train, Limits, Emulated, Profile)
+    each.__name__.lower(): each for each in (Tpu, Gke, Access, Train, Limits, Notify, Emulated, Profile)
 }
 
 
@@ -332,7 +342,7 @@ def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
     for name, section in _SECTIONS.items():
         if name in (found if name == "profile" else keys):  # with nothing below it, the others are not left out
-            found[name] = section(**_arguments(keys[name] or {}))
+            found[name] = keys[name] if isinstance(keys[name], str | bool) else section(**_arguments(keys[name] or {}))
     if "any_of" in found:
         found["any_of"] = tuple(TpuAlternative(**one) for one in found["any_of"])
     return found

@@ -23,6 +23,7 @@ from orchestrator.api.jobs.job import PROGRAMS, CheckedJob, read_file, spec_of, 
 from orchestrator.api.jobs.new_job_file import needs_of
 from orchestrator.errors import UserError
 from orchestrator.job.rules.env import secret_sources, secret_values
+from orchestrator.notify import receivers
 from orchestrator.places.place import Wish
 from orchestrator.places.preparation import buckets, code, requirements
 from orchestrator.places.preparation.code import ship_line, ship_shape, survey_of
@@ -152,6 +153,10 @@ def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
     """Return the job's variables, resolved. Hides their secrets in all later events, and reports the job's warnings."""
     env = job_file.job_spec.resolve_env(spec, os.environ)
     reporter.secrets.add(*secret_values(spec.env, os.environ))
+    if spec.notify is not None:
+        reporter.secrets.add(*receivers.addresses(spec.notify.wish, os.environ))
+        if spec.notify.command is not None:
+            reporter.notice("notify", f"this machine runs, as you: {spec.notify.command}")
     for line in spec.warnings():
         reporter.notice("warning", line)
     return env

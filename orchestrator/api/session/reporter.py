@@ -46,7 +46,7 @@ class Reporter:
     def report(self, told: effects.Report) -> None:
         """A line of a program."""
         match told.about:
-            case None:
+            case None | effects.MoneyNear():
                 (self.progress if told.passing else self.notice)(told.stage, told.text)
             case effects.JobClock() as job:
                 self.emit(

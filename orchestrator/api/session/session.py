@@ -25,10 +25,10 @@ from orchestrator.errors import (
     TeardownUnproven,
     TpujobError,
 )
+from orchestrator.notify.notifier import Notifier
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.ledger.clocks import Clocks
-from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.settings import Target
 from orchestrator.system import fork, private_files
 from orchestrator.system.lazy import Later
@@ -84,7 +84,8 @@ class Session:
         self.cloud_is_named = cloud_is_named  # by the caller, not by the settings
         self.directory = directory
         self.reporter = reporter or Reporter()
-        self.ledger = Ledger(directory / "ledger.sqlite3")
+        self.notifier = Notifier(directory, target.notify, self.reporter.secrets)
+        self.ledger = self.notifier.open_ledger()
         self.clocks = Clocks(self.ledger)
         self.locks = FileLocks(directory / "locks")
         self.unproven: dict[str, absence.Released] = {}
@@ -95,7 +96,7 @@ class Session:
         self._announced = self._told_of_newer = False
         self._asked_time: set[str] = set()
         self.keys_left: set[str] = set()  # leases whose key OS Login did not remove
-        self._quiet = quiet
+        self.quiet = quiet
         self._interrupted: Interrupted | None = None
 
     @classmethod
@@ -163,7 +164,7 @@ class Session:
                 clocks=self.clocks,
                 ledger=self.ledger,
                 locks=self.locks,
-                report=self.reporter.report,
+                report=self.notifier.reporting(self.reporter.report, self.ledger),
                 start_guardian=self._connections.guardian(),
                 open_cloud=partial(self._connections.connect, kind),
                 reach=places.place_of(kind).reach(self, kind),
@@ -232,6 +233,7 @@ class Session:
         The guardian then releases what is owed and not proven gone, as after the end of a process. In a forked child this
         closes nothing of the parent's.
         """
+        self.notifier.close()
         self.locks.close()
         for world in self._worlds.values():
             world.close()
@@ -301,6 +303,7 @@ class Session:
         if open_before or self.ledger.open_leases():
             self._recover(budget_s, spare, look)
             self._report_ended(open_before)
+        self.notifier.attend(self.ledger)
         self._forget_left_keys()  # last: an OS Login that does not answer delays no release
 
     def _report_ended(self, runs: set[str]) -> None:
@@ -343,7 +346,8 @@ class Session:
         self.reporter.fail(error)
         for lease, why, *_ in self.run(recover.overdue(kind), kind):
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
-            self.unproven[lease.id] = absence.unchecked(lease, error)
+            self.unproven[lease.id] = unchecked = absence.unchecked(lease, error)
+            self.notifier.unproven(self.ledger, unchecked, self.now(kind))
 
     def know_secrets(self, run: RunRecord) -> None:
         """Hide what this process has in the variables from which the job got its secrets."""
@@ -354,7 +358,7 @@ class Session:
         if released.gone:
             self.unproven.pop(released.lease.id, None)
             self.forget_keys(released.lease.id)
-            if not self._quiet:
+            if not self.quiet:
                 self.reporter.notice(
                     "release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})"
                 )
@@ -364,6 +368,7 @@ class Session:
 
     def _alert(self, released: absence.Released) -> None:
         lease = released.lease
+        self.notifier.unproven(self.ledger, released, self.now(lease.cloud))
         timings = settings.timings_of(lease.cloud, os.environ)
         watchdog_by = (
             claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None

@@ -168,7 +168,7 @@ def work_key(session: Session, spec: JobSpec, path: Path) -> str:
         code = shipment.id if shipment else None
         asked = requirements.read(spec, path, code_sha256=code)
     cloud = f"{session.target.kind} {session.target.project}" if traits.traits_on(spec.on).billed else spec.on
-    job = spec.model_dump(mode="json", exclude={"name", *runs.OF_A_SWEEP})
+    job = spec.model_dump(mode="json", exclude={"name", "notify", *runs.OF_A_SWEEP})
     work = {"job": job, "code": code, "environment": asdict(asked), "cloud": cloud}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 

@@ -50,6 +50,12 @@ def exit_code(code: int) -> int:
     return code
 
 
+def leave() -> None:
+    """End the command."""
+    for client in _clients:
+        client.leave()
+
+
 def open_slices() -> list[str]:
     """Return the slices that a command leaves in the ledger, as far as it opened and can read it."""
     return [each for client in _clients for each in client.open_slices]

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator import traits
+from orchestrator.job.rules import notify
 from orchestrator.job.rules.env import env_problems, secret_problems
 from orchestrator.job.source.yaml_source import Path
 from orchestrator.text.names import for_display
@@ -29,6 +30,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from _artifacts(data.get("artifacts"))
     yield from metric_problems(_mapping(data, "metrics"))
     yield from data_problems(_mapping(data, "data"))
+    yield from _notify_problems(data.get("notify"))
     yield from secret_problems(data, ())
 
 
@@ -44,6 +46,13 @@ def _artifacts(patterns: Any) -> Iterator[tuple[Path, str]]:
         elif pattern.startswith(("/", "~")) or "\\" in pattern or ".." in pattern.split("/"):
             why = f"`{for_display(pattern)}` leaves the job's directory; write a pattern below it, such as `out/*.json`"
             yield ("artifacts", number), why
+
+
+def _notify_problems(written: Any) -> Iterator[tuple[Path, str]]:
+    if isinstance(written, str | Mapping) and (
+        problem := notify.section_problem(notify.short_form(written), of_a_job=True)
+    ):
+        yield ("notify", *([problem[0]] if isinstance(written, Mapping) else [])), problem[1]
 
 
 def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

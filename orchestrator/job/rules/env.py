@@ -12,6 +12,7 @@ from orchestrator.text.names import for_display
 MAX_BYTES = 128 << 10  # of NAME=VALUE and the byte that ends it
 MAX_BYTES_IN_ALL = 3 << 19  # Linux takes 2 MiB, the arguments of the program and the worker's own variables included
 ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_ADDRESSES: tuple[Path, ...] = (("notify",), ("notify", "url"))  # which are secrets, too
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")
 _RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
@@ -82,7 +83,7 @@ def secret_problems(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
     elif isinstance(value, str):
         if redaction.has_secret_shape(value):
             yield path, _keep_out(str(path[-1]) if path[:1] == ("env",) else "TOKEN")
-        if "${env:" in value and path[:1] != ("env",):
+        if "${env:" in value and path[:1] != ("env",) and path not in _ADDRESSES:
             yield path, "`${env:…}` is read only in `env:`; set a variable there and use it here as $NAME"
 
 

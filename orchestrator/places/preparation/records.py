@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
 from orchestrator.job.rules.env import secret_sources
+from orchestrator.job.rules.notify import variable_of
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.text import names
@@ -48,7 +49,9 @@ def new_run(
             f"{directory_text}: a path that is not UTF-8", hint="run from another directory, or set runs_dir"
         )
     described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env", *OF_A_SWEEP})
-    described["secret_sources"] = secret_sources(spec.env)  # names: `attach` hides their values too
+    address = variable_of(spec.notify.url) if spec.notify is not None else None
+    # Names: `attach` hides their values too.
+    described["secret_sources"] = [*secret_sources(spec.env), *filter(None, [address])]
     if sweep is not None:
         described["sweep"] = dict(sweep)
     run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, RunSpec.of(described))

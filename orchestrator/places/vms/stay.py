@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator import errors
 from orchestrator.hosts.fleet.effects import Connect
 from orchestrator.places.leased import LeasedStay
-from orchestrator.places.place import Ask, End, Standing
+from orchestrator.places.place import MAX_COST, Ask, End, Standing
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Make, Now, Record, Report
 from orchestrator.promise.effects.cloud import Workers
@@ -36,7 +36,7 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
     spare_s = min(LAST_MINUTE_S, (min(lease.deadline, own_end) - began) / 10)
     if lease.deadline >= own_end or lease.budget_usd is None:
         return End(min(lease.deadline, own_end) - spare_s)
-    return End(lease.deadline - spare_s, "limits.max_cost")
+    return End(lease.deadline - spare_s, MAX_COST)
 
 
 @dataclass(frozen=True, slots=True)

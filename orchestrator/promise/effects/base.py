@@ -246,16 +246,26 @@ class SliceWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class MoneyNear:
+    """The budget of a run will end its job in `left_s`. Dollars are those of the run so far; None: unknown."""
+
+    run: str
+    left_s: float
+    usd_so_far: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Report(QuickEffect[None]):
     """Report a line to the user. `stage` is its first word; the next line may replace a `passing` one.
 
-    `about`: what the line says, as a value: of a job that runs, of its workers, or of one of them whose phase has ended.
+    `about`: what the line says, as a value: of a job that runs, of its end by its budget, of its workers, or of one of them
+    whose phase has ended.
     """
 
     stage: str
     text: str
     passing: bool = False
-    about: JobClock | SliceWorkers | WorkerEnd | None = None
+    about: JobClock | MoneyNear | SliceWorkers | WorkerEnd | None = None
 
     def perform(self, world: World) -> None:
         world.report(self)

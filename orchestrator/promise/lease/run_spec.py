@@ -67,6 +67,23 @@ class LimitsRecord:
 
 
 @dataclass(frozen=True)
+class NotifyWish:
+    """The `notify:` section, of a job or of the settings: who is told of which events. None: the section does not say.
+
+    `url`: an address, which is a secret and which no record has, or `${env:NAME}`. No events at all: nobody is told.
+    """
+
+    url: str | None = field(default=None, repr=False)
+    command: str | None = None
+    on: tuple[str, ...] | None = None
+
+    @property
+    def receives(self) -> bool:
+        """Whether the section says who is told."""
+        return self.url is not None or self.command is not None
+
+
+@dataclass(frozen=True)
 class SweepPart:
     """Of which sweep a run is, and which of its variants; all None: of none."""
 
@@ -101,6 +118,7 @@ class RunSpec:
     tpu_metrics: bool = True
     bucket: str | None = None
     params: dict[str, Any] = field(default_factory=dict)
+    notify: NotifyWish | None = None
     secret_sources: tuple[str, ...] = ()  # names of variables
     sweep: SweepPart = SweepPart()
     cluster: ClusterPart = ClusterPart()

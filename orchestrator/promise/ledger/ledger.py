@@ -22,7 +22,7 @@ from orchestrator.promise.lease.run_spec import read
 from orchestrator.promise.ledger import rows
 from orchestrator.promise.ledger.clocks import Anchor
 from orchestrator.promise.ledger.file import LedgerFile, LedgerUnavailable
-from orchestrator.promise.ledger.rows import GcRun, SweepRecord, marks
+from orchestrator.promise.ledger.rows import GcRun, LedgerEvent, SweepRecord, marks
 from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
@@ -301,6 +301,20 @@ class Ledger(LedgerFile):
         with self._reading():
             query = "select at, kind, data from event where subject = ? order by seq"
             return [(at, kind, json.loads(data)) for at, kind, data in self._db.execute(query, (subject,))]
+
+    def last_event(self) -> int:
+        """Return the number of the newest event; 0 without any."""
+        with self._reading():
+            (seq,) = self._db.execute("select coalesce(max(seq), 0) from event").fetchone()
+        return int(seq)
+
+    def events_after(self, seq: int, kinds: Sequence[str], most: int) -> list[LedgerEvent]:
+        """Return the first events of these kinds after the one with this number, of every lease and attempt."""
+        columns = "select seq, at, subject, kind, data from event"
+        query = f"{columns} where seq > ? and kind in ({marks(kinds)}) order by seq limit ?"
+        with self._reading():
+            rows = self._db.execute(query, (seq, *kinds, most)).fetchall()
+        return [LedgerEvent(number, at, subject, kind, json.loads(data)) for number, at, subject, kind, data in rows]
 
     def gc_runs(self, of_cloud: str, of_project: str | None = None) -> list[GcRun]:
         """Return the gc runs of one project, or of the whole cloud, newest first."""

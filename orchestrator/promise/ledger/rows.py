@@ -20,6 +20,17 @@ LEASE_COLUMNS = (*(each.name for each in fields(Lease) if each.name not in ("nam
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerEvent:
+    """An event as the ledger has it. `subject`: id of a lease, an attempt or a sweep."""
+
+    seq: int
+    at: float
+    subject: str
+    kind: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class GcRun:
     """One gc run on this machine. `scope` is `local` (what this ledger owes), `all`, or zones with commas."""
 

@@ -67,7 +67,7 @@ def test_a_command_ends_with_75_if_a_client_of_its_own_could_not_prove_a_release
     monkeypatch: pytest.MonkeyPatch, own: int
 ) -> None:
     def command(unproven: bool) -> int:
-        clients: list[Any] = [SimpleNamespace(unproven=False), SimpleNamespace(unproven=unproven)]
+        clients: list[Any] = [SimpleNamespace(unproven=each, leave=lambda: None) for each in (False, unproven)]
         output._clients.extend(clients)
         return own
 

@@ -78,7 +78,7 @@ def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None
         COMMAND + "colour: red\n",
         "2: colour: unknown key; known here: name, on, tpu, gke, access, train, command, setup, requirements, "
         "python, env, code, data, artifacts, metrics, ports, tpu_metrics, bucket, allow_egress, copy_while_running, "
-        "limits, keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
+        "limits, keep_on_failure, on_preemption, max_restarts, notify, params, matrix, variants, parallel",
     ),
     (COMMAND + "tpu: [v5litepod-8]\n",
      "2: tpu[0]: expected a mapping (indented `key: value` lines), got the text `v5litepod-8`"),

@@ -12,13 +12,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.errors import AuthError, PayloadFailed, Unreachable, Vanished
+from orchestrator.errors import AuthError, DeadlineExceeded, PayloadFailed, Unreachable, Vanished
 from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.places.place import End, Standing
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
 from orchestrator.places.vms.stay import VmStay
-from orchestrator.promise.effects.base import Report, StoodStill
+from orchestrator.promise.effects.base import MoneyNear, Report, StoodStill
 from orchestrator.promise.lease.changes import Began, Intent, NotAllowed, ReleaseBegan
 from orchestrator.promise.lease.lease import LeaseState
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, WorkerEnd
@@ -53,6 +53,25 @@ def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(
     outcome = world.ran(between=while_running(lambda world: world.fail(1, 7)))
     assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 7
     assert world.names.count("StopPhase") == 1 and world.nodes == {}
+
+
+def test_a_job_that_its_budget_will_end_says_so_once_when_a_fifth_of_its_time_is_left(world: Bench) -> None:
+    world.lasts_s = 1e6
+    prepared = job(world)
+    (draft,) = prepared.stay.drafts
+    lease = replace(draft.lease, deadline=world.time + 3600, budget_usd=9.6)
+    outcome = world.ran(asking(prepared, draft._replace(lease=lease)))
+    assert isinstance(outcome.error, DeadlineExceeded) and "limits.max_cost" in outcome.error.message
+    (told,) = [each for each in world.effects if isinstance(each, Report) and isinstance(each.about, MoneyNear)]
+    assert isinstance(told.about, MoneyNear) and told.about.run == prepared.run.id
+    assert 600 < told.about.left_s <= 720 and told.about.usd_so_far == pytest.approx(9.6 * 0.8, rel=0.05)
+    assert told.stage == "limit" and told.text.endswith("until limits.max_cost ends the job")
+
+
+def test_a_job_that_its_duration_will_end_says_nothing_of_money(world: Bench) -> None:
+    world.lasts_s = 1e6
+    world.ran(replace(job(world), max_duration_s=3600))
+    assert not any(isinstance(each, Report) and isinstance(each.about, MoneyNear) for each in world.effects)
 
 
 def test_the_wait_in_googles_queue_is_not_part_of_the_duration(world: Bench) -> None:

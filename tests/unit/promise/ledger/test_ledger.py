@@ -51,6 +51,19 @@ def test_what_was_recorded_is_there_for_the_next_process(ledger: Ledger) -> None
     )  # fmt: skip
 
 
+def test_events_are_read_in_their_order_from_one_of_them_on(ledger: Ledger) -> None:
+    assert ledger.last_event() == 0
+    _, attempt = began(ledger, "r1")
+    ledger.record(Moved(attempt.id, 2.0, AttemptState.RUNNING), AttemptEnded(attempt.id, 3.0, AttemptState.SUCCEEDED))
+    found = ledger.events_after(0, ("moved", "attempt_ended"), 10)
+    assert [(each.seq, each.at, each.subject, each.kind) for each in found] == [
+        (2, 2.0, attempt.id, "moved"), (3, 3.0, attempt.id, "attempt_ended"),
+    ]  # fmt: skip
+    assert found[0].data["state"] == "running" and ledger.last_event() == 3
+    assert ledger.events_after(0, ("began", "moved"), 1)[0].kind == "began"
+    assert ledger.events_after(2, ("began", "moved"), 10) == []
+
+
 def test_an_event_that_does_not_fit_changes_nothing_not_even_those_before_it(ledger: Ledger) -> None:
     lease, _ = lease_and_request()
     with pytest.raises(NotAllowed):
