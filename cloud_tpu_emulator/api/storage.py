@@ -101,7 +101,7 @@ class StorageApi(Api):
             raise ReasonedError(400, "The emulator takes uploads with uploadType=media only.", "invalid")
         if not name or len(name.encode()) > 1024 or "\n" in name or "\r" in name:
             raise ReasonedError(400, "Invalid object name", "invalid")
-        self._check_new(call, bucket, name)
+        self._check_generation(call, bucket, name)
         target = self._file(bucket, name, "data")
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         size, crc, digest = 0, 0, hashlib.md5(usedforsecurity=False)
@@ -113,14 +113,16 @@ class StorageApi(Api):
                     digest.update(piece)
                     crc = crc32c(piece, crc)
                     size += len(piece)
-            self._check_new(call, bucket, name)  # another upload may have been quicker
+            self._check_generation(call, bucket, name)  # another upload may have been quicker
             Path(draft).rename(target)
         except BaseException:
             Path(draft).unlink(missing_ok=True)
             raise
         md5, checksum = (base64.b64encode(each).decode() for each in (digest.digest(), crc.to_bytes(4, "big")))
-        stored = StoredObject(name, size, md5, checksum, time.time_ns() // 1000)
-        self._file(bucket, name, "json").write_text(json.dumps(asdict(stored)))
+        described = self._file(bucket, name, "json")
+        generation = max(time.time_ns() // 1000, _read(described).generation + 1 if described.exists() else 0)
+        stored = StoredObject(name, size, md5, checksum, generation)
+        described.write_text(json.dumps(asdict(stored)))
         if bucket in self._listed:
             self._listed[bucket][name] = stored
         return stored.as_json(bucket)
@@ -158,8 +160,10 @@ class StorageApi(Api):
         self._listed.get(_bucket(call), {}).pop(call.parts["name"], None)
         return web.Response(status=204)
 
-    def _check_new(self, call: ApiCall, bucket: str, name: str) -> None:
-        if call.query.get("ifGenerationMatch") == "0" and self._file(bucket, name, "json").exists():
+    def _check_generation(self, call: ApiCall, bucket: str, name: str) -> None:
+        """Refuse the upload where `ifGenerationMatch` names another generation than the object has; 0: there is none."""
+        wanted, file = call.query.get("ifGenerationMatch"), self._file(bucket, name, "json")
+        if wanted is not None and wanted != (str(_read(file).generation) if file.exists() else "0"):
             raise ReasonedError(
                 412, "At least one of the pre-conditions you specified did not hold.", "conditionNotMet"
             )

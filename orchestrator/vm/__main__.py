@@ -27,6 +27,8 @@ VERBS = {  # verb: the module that has a function of that name
     "chips": "agent.chips",
     "upload": "buckets.upload",
     "jax_cache": "buckets.jax_cache",
+    "restore_work": "buckets.saved_work",
+    "save_work": "buckets.saved_work",
     "environment": "environment.virtualenv",
     "data": "buckets.data",
     "local": "agent.local",

@@ -1,0 +1,104 @@
+"""A run goes on from its bucket: the client is killed, its state is gone, and another machine makes the next attempt."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cloud_tpu_emulator.daemon import control
+from orchestrator.places.google.objects import Objects
+from orchestrator.vm.buckets.manifest import Manifest
+from tests.cli_fixture import Cli
+from tests.waiting import until
+
+JOB = """
+name: spot
+tpu: {accelerator: v5litepod-4, zone: "us-west4-a, us-west1-c", provisioning: spot}
+code: code
+command: python3 train.py
+bucket: gs://my-bucket/runs
+on_preemption: restart
+limits: {max_duration: 6m}
+"""
+# Like the script of docs/preemption.md. It waits at a step until the test says that it may go on.
+TRAIN = """
+import json, os, pathlib, time
+
+artifacts = pathlib.Path(os.environ["TPUJOB_ARTIFACTS"])
+checkpoint = artifacts / "checkpoint.json"
+state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "weight": 0.0}
+print(f"starting after step {state['step']}", flush=True)
+for step in range(state["step"] + 1, 61):
+    state = {"step": step, "weight": state["weight"] + 0.1 * (1 - state["weight"])}
+    if step % 10 == 0:
+        with (artifacts / "losses.jsonl").open("a") as losses:
+            print(json.dumps({"step": step, "loss": 1 - state["weight"]}), file=losses)
+        draft = artifacts / "checkpoint.tmp"
+        draft.write_text(json.dumps(state))
+        draft.replace(checkpoint)
+    while step == 35 and not pathlib.Path("GO").exists():
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def bucket(cli: Cli) -> Objects:
+    url = control.ensure_running(cli.emulator_directory).url
+    cli.env["STORAGE_EMULATOR_HOST"] = url
+    code = cli.directory / "code"
+    code.mkdir()
+    (code / "train.py").write_text(TRAIN.replace("GO", str(cli.directory / "go")))
+    return Objects(emulator=url)
+
+
+def saved_step(bucket: Objects) -> tuple[str, int | None] | None:
+    """The run that has a manifest, and the step of its newest copy."""
+    for each in bucket.list("gs://my-bucket/runs/"):
+        if each.name.endswith("/manifest.json"):
+            copies = Manifest.of_text(b"".join(bucket.download(f"gs://my-bucket/{each.name}"))).copies
+            return each.name.split("/")[1], copies[0].step if copies else None
+    return None
+
+
+def losses(cli: Cli) -> str:
+    (found,) = cli.directory.glob("runs/*/worker0/artifacts/losses.jsonl")
+    text = found.read_text()
+    shutil.rmtree(cli.directory / "runs")
+    return text
+
+
+@pytest.mark.ci
+def test_a_run_goes_on_in_another_zone_from_its_bucket_once_its_machine_is_gone(cli: Cli, bucket: Objects) -> None:
+    job = cli.job(JOB)
+    (cli.directory / "go").touch()
+    undisturbed = cli("run", job)
+    assert undisturbed.returncode == 0, undisturbed.text
+    expected = losses(cli)
+    assert not [each for each in bucket.list("gs://my-bucket/runs/") if "/saved/" in each.name], "a success needs none"
+    (cli.directory / "go").unlink()
+
+    process = cli.start("run", job)
+    until(lambda: (saved_step(bucket) or ("", 0))[1] == 30, "a copy in the bucket")
+    run, _ = saved_step(bucket) or ("", 0)
+    process.kill()
+    process.wait()
+    for path in cli.own_state.iterdir():
+        if path.name != "emulator":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(cli.directory / "runs")
+    first = cli.alive()[0]
+    assert cli("emulator", "preempt", first.rpartition("/")[2], "--notice", "0s").returncode == 0
+    cli.fault("no_capacity", zone="us-west4-a")
+
+    (cli.directory / "go").touch()
+    resumed = cli("run", job, "--resume", run)
+    assert resumed.returncode == 0, resumed.text
+    assert f"attempt 2 goes on at step 30, in gs://my-bucket/runs/{run}/saved" in resumed.stderr
+    assert "worker0 | starting after step 30" in resumed.stdout
+    assert re.search(rf"saved work of step 30 from gs://my-bucket/runs/{run}/saved: \d files", resumed.stdout)
+    assert "us-west1-c" in cli.bills()[-1]["name"] and first != cli.bills()[-1]["name"]
+    assert losses(cli) == expected
+    shown = json.loads(cli("show", run, "--json").stdout)
+    assert [row["continued"] for row in shown["attempts"]] == [f"goes on at step 30, in gs://my-bucket/runs/{run}/saved"]
