@@ -7,7 +7,6 @@ the outcome; then the lease is released in any case, and a release without a pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -38,7 +37,7 @@ from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, u
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
 from orchestrator.run.progress import JobProgress, Outcome
-from orchestrator.run.restart import begin, restart
+from orchestrator.run.restart import begin, restart, with_saved_work
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetPort, StartedCrew
@@ -282,19 +281,8 @@ class _Work:
         await Record(moved)
         hosts = tuple(worker.internal or worker.host for worker in self.crew.workers)
         request = phase.request(attempt, self.at.lease, hosts, coordinator)
-        request = replace(request, saved_by_worker=saved, delete=job.lane.collected if job.lane else None)
-        if (comes_from := self._saved_work_comes_from(saved)) is not None:
-            env = [{**variables, "TPUJOB_SAVED_WORK": comes_from} for variables in request.env_by_worker]
-            request = replace(request, env_by_worker=env)
+        request = with_saved_work(replace(request, delete=job.lane.collected if job.lane else None), job, saved)
         await StartPhase(cast("StartedCrew", self.crew), request, job.sink, job.metrics)
-
-    def _saved_work_comes_from(self, saved: Sequence[str | None]) -> str | None:
-        """Return where the workers find what is saved, for `vm.buckets.saved_work`; None where nothing is known to be."""
-        saved_work = self.job.saved_work
-        if any(saved):
-            return "client"
-        in_bucket = saved_work is not None and self.progress.losses and saved_work.is_in_bucket
-        return "bucket" if in_bucket or self.job.resumed is not None else None
 
     async def _leave(self) -> None:
         """Leave the job, which has started, to its slice."""

@@ -3,7 +3,11 @@
 The use of the lost slice counts: of the job's time, less what `extend` added to it, and of its money.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from orchestrator import errors
+from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.fleet.effects import DescribeSaved, Disconnect
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report, Unlock, UnmaskSignals
 from orchestrator.promise.lease.changes import AttemptEnded, Began, Continued, NotAllowed
@@ -25,6 +29,18 @@ async def begin(job: JobRun) -> None:
     continues = await _continued(job, job.resumed, job.attempt.id, None)
     await Record(Began(job.run, job.attempt, continues.at), continues)
     await Report("restart", f"attempt {job.attempt.number} {continues.text}")
+
+
+def with_saved_work(request: StartRequest, job: JobRun, saved: Sequence[str | None]) -> StartRequest:
+    """Return the request with where the workers find what is saved, for `vm.buckets.restore_work`.
+
+    `saved`: the shipments of this machine's copy, by worker.
+    """
+    in_bucket = job.resumed is not None or (job.saved_work is not None and job.saved_work.is_in_bucket)
+    if not any(saved) and not in_bucket:
+        return replace(request, saved_by_worker=saved)
+    source = {"TPUJOB_SAVED_WORK": "client" if any(saved) else "bucket"}
+    return replace(request, saved_by_worker=saved, env_by_worker=[{**env, **source} for env in request.env_by_worker])
 
 
 async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: errors.SliceLost) -> None:

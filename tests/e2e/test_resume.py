@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -90,7 +89,7 @@ def test_a_run_goes_on_in_another_zone_from_its_bucket_once_its_machine_is_gone(
     shutil.rmtree(cli.directory / "runs")
     first = cli.alive()[0]
     assert cli("emulator", "preempt", first.rpartition("/")[2], "--notice", "0s").returncode == 0
-    cli.fault("no_capacity", zone="us-west4-a")
+    cli.fault("create_fails", match={"zone": "us-west4-a"})
 
     (cli.directory / "go").touch()
     resumed = cli("run", job, "--resume", run)
@@ -101,4 +100,6 @@ def test_a_run_goes_on_in_another_zone_from_its_bucket_once_its_machine_is_gone(
     assert "us-west1-c" in cli.bills()[-1]["name"] and first != cli.bills()[-1]["name"]
     assert losses(cli) == expected
     shown = json.loads(cli("show", run, "--json").stdout)
-    assert [row["continued"] for row in shown["attempts"]] == [f"goes on at step 30, in gs://my-bucket/runs/{run}/saved"]
+    assert [row["continued"] for row in shown["attempts"]] == [
+        f"goes on at step 30, in gs://my-bucket/runs/{run}/saved"
+    ]

@@ -20,6 +20,7 @@ from orchestrator.api.session.session import Session
 from orchestrator.errors import PayloadFailed, TpujobError, exit_code
 from orchestrator.hosts.transfer.collect import EVERYTHING, CollectResult, Problem
 from orchestrator.hosts.transfer.places import DRAFT
+from orchestrator.places.preparation import buckets
 from orchestrator.promise.lease.lease import HeldFor, Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, recorded_error
 from orchestrator.report.messages import (
@@ -59,6 +60,9 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
             session.reporter.notice("held", line)
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
+    spec = outcome.run.spec
+    if outcome.error is None and spec.bucket is not None and spec.values.get("on_preemption") == "restart":
+        buckets.saved_of(outcome.run.cloud, spec.bucket, outcome.run.id).delete()
     whole = _whole(session, outcome)
     workers: tuple[worker_ends.WorkerReport, ...] = ()
     if isinstance(outcome.error, PayloadFailed):

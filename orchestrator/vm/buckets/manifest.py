@@ -7,7 +7,7 @@
 A name is used once, so nothing but the manifest ever changes. It is written last and names each part with its hash, and a part
 each file with its own: what is half written is in no copy. Each write of the manifest expects the generation that was read, and
 an attempt writes only while the manifest is its own (`written`): one that was superseded changes nothing any more.
-`saved_work` reads and writes them on a worker, and the client reads the manifest.
+`saved` reads and writes them on a worker, and the client reads the manifest.
 """
 
 from __future__ import annotations

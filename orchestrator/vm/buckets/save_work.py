@@ -1,9 +1,7 @@
-"""Saves the work of a job from its workers to the bucket of the job while it runs, and fetches it there for another attempt.
+"""Saves the work of a job from each worker to the bucket of the job while it runs, though nobody follows it.
 
-The scripts of a job with `bucket:` and `on_preemption: restart` run both verbs, so that nobody has to follow the job. The
-layout is in `manifest`. `restore_work` comes before the setup: it takes the manifest over, which shows at once whether this
-worker may write there, and then fetches what is saved. `save_work` runs beside the job: it copies what changed, as often as
-`run` would copy it to its machine, and once more when the job is stopped. Worker 0 joins the parts of all workers to a copy.
+The script of a job with `bucket:` and `on_preemption: restart` runs this verb beside the job. It copies what changed, as often
+as `run` would copy it to its machine, and once more when the job is stopped. Worker 0 joins the parts of all workers to a copy.
 """
 
 from __future__ import annotations
@@ -14,213 +12,33 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..files import beside, pack, phases
+from ..files import pack, phases
 from ..files.phases import PhaseFiles
 from . import manifest
-from .cloud_storage import split
 from .data_objects import Changed, Failed, Source, check
-from .manifest import Copy, File, Manifest, Part, Superseded
+from .manifest import Copy, File, Part, Superseded
+from .saved import RESTORED_PART, Damaged, Saved, explained, say
 
 PIECE_BYTES = 32 << 20  # what one request sends, and what a broken one sends again
 CHECKPOINT, METRICS = "artifacts/checkpoint.json", "artifacts/metrics.jsonl"
 LOOK_BYTES = 64 << 10
-RESTORED_PART = ".draft.part.json"  # in the directory of the attempt: what came from the bucket
 QUICK, SHARE = (
     10,
     20,
 )  # a copy is made so many times as often as a large one, and takes at most one part in so many of the time
 MOST_TORN = 3  # copies in a row that are given up because the job wrote to their files
-CONFLICTS = 100  # of writes of the manifest: every worker may be one
 LAST_S = 20.0  # a job that is stopped with less time than that is not saved once more
 LEAST_S, SPARE_S = 5.0, 2.0  # of that time: for the last copy at least, and after it
-LOG = 3  # the descriptor of the job's log
 
 
 class Stopped(Exception):
     """The job has been asked to stop."""
-
-
-class Damaged(Exception):
-    """Why a copy cannot be used."""
-
-
-class Saved:
-    """What is saved of a run, for one attempt on one node. `url`: gs://BUCKET/PREFIX/RUN/saved."""
-
-    def __init__(self, url: str, attempt: int, node: str, worker: int, workers: int, source: Source) -> None:
-        self.url, self.attempt, self.node, self.worker, self.workers = url, attempt, node, worker, workers
-        self.source = source
-        self.bucket, prefix = split(url)
-        self.top = f"{prefix}/"
-        self.place = f"{self.top}{attempt}-{node}/"  # of this attempt
-
-    def read(self) -> tuple[Manifest | None, str]:
-        """Return the manifest, None if there is none, and its generation. Raises Failed."""
-        name = self.top + manifest.NAME
-        for _ in range(CONFLICTS):
-            row = self.source.row(self.bucket, name)
-            if row is None:
-                return None, "0"
-            try:
-                return Manifest.of_text(self.source.content(self.bucket, name, row["generation"])), row["generation"]
-            except Changed:  # by another worker, in between
-                continue
-            except ValueError as error:
-                raise Failed(f"{self.url}/{manifest.NAME}: {error}") from error
-        raise Failed(f"{self.url}/{manifest.NAME} changes all the time")
-
-    def write(self, copy: Copy | None = None, damaged: Copy | None = None) -> Manifest:
-        """Take the manifest over, add a copy, or leave one out; return it. Raises Superseded and Failed."""
-        for _ in range(CONFLICTS):
-            before, generation = self.read()
-            if before is not None and copy is not None and before.copies[:1] == (copy,):
-                return before  # the answer to an earlier try was lost
-            after = manifest.written(before, self.attempt, self.node, copy, damaged)
-            if after == before:
-                return after
-            try:
-                check(self.source.put(self.bucket, self.top + manifest.NAME, after.text(), generation))
-                return after
-            except Changed:
-                continue
-        raise Failed(f"{self.url}/{manifest.NAME} changes all the time")
-
-    def part(self, name: str, sha256: str | None = None) -> Part:
-        """Return the part of this name. Raises Damaged if it is gone, or is another one than that with this hash; Failed."""
-        try:
-            text = self.source.content(self.bucket, name)
-            if sha256 is not None and hashlib.sha256(text).hexdigest() != sha256:
-                raise Damaged(f"{name} has another content than it had")
-            return Part.of_text(text)
-        except Changed:
-            raise Damaged(f"{name} is gone") from None
-        except ValueError as error:
-            raise Damaged(f"{name}: {error}") from error
-
-    def usable(self, copies: Sequence[Copy]) -> Iterator[tuple[Copy, Part | None]]:
-        """Yield each copy of which every part of every worker is there, with that of this worker, if it has one.
-
-        All workers look at all parts, so all of them choose the same copy.
-        """
-        sizes = {row["name"]: int(row["size"]) for row in self.source.rows(self.bucket, self.top)}
-        for copy in copies:
-            try:
-                parts = [self.part(*each) for each in copy.parts]
-                for file in (file for part in parts for file in part.files):
-                    if sum(sizes.get(piece, -1) for piece in file.pieces) != file.size_bytes:
-                        raise Damaged(f"not all of {file.path} is there")
-                yield copy, (parts[self.worker] if self.worker < len(parts) else None)
-            except Damaged as error:
-                say(f"a copy of the saved work cannot be used: {error}")
-
-    def fetch(self, part: Part, draft: Path) -> None:
-        """Write the files of a part below `draft`. Raises Damaged, Failed, and OSError for this disk."""
-        for file in part.files:
-            names = file.path.split("/")
-            if names[0] not in ("artifacts", "work") or len(names) < 2 or {"", ".", ".."} & set(names):
-                raise Damaged(f"{file.path!r} is no path of saved work")
-            target = draft / file.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            digest = hashlib.sha256()
-            with target.open("wb") as out:
-                for piece in file.pieces:
-                    try:
-                        content = self.source.content(self.bucket, piece)
-                    except Changed:
-                        raise Damaged(f"{piece} is gone") from None
-                    digest.update(content)
-                    out.write(content)
-            if digest.hexdigest() != file.sha256:
-                raise Damaged(f"{file.path} has another content than its hash says")
-
-
-def restore_work(attempt: str, node: str, url: str) -> None:
-    """Take over the manifest, and fetch what is saved, unless TPUJOB_SAVED_WORK says that the client has sent it.
-
-    Exits with 1 if that would begin anew what is saved.
-    """
-    number, worker = int(attempt.rpartition("-")[2]), int(os.environ["TPUJOB_WORKER"])
-    comes_from = os.environ.get("TPUJOB_SAVED_WORK", "")
-    saved = Saved(url, number, node, worker, int(os.environ["TPUJOB_WORKERS"]), Source())
-    run = Path(PhaseFiles(attempt, "main").run)
-    try:
-        found = saved.write()
-        if comes_from != "client" and found.copies:
-            _restore(saved, found, run)
-        elif comes_from == "bucket":
-            raise Failed("nothing is saved there")
-    except Superseded as error:
-        say(f"{error}: this one ends")
-        sys.exit(1)
-    except (Failed, Changed, OSError) as error:
-        why = explained(saved, error)
-        if comes_from == "bucket":
-            say(f"the saved work in {url} cannot be fetched: {why}")
-            sys.exit(1)
-        if not worker:
-            say(f"the work is not saved to {url}: {why}")
-
-
-def _restore(saved: Saved, found: Manifest, run: Path) -> None:
-    draft, began = run / ".draft.restored", time.monotonic()
-    for copy, part in saved.usable(found.copies):
-        shutil.rmtree(draft, ignore_errors=True)
-        try:
-            if part is not None:
-                saved.fetch(part, draft)
-        except Damaged as error:
-            say(f"a copy of the saved work cannot be used: {error}")
-            if saved.workers > 1:  # the others may have begun with it; the next attempt takes the one before
-                saved.write(damaged=copy)
-                sys.exit(1)
-            continue
-        _put_in_place(part, draft, run)
-        if not saved.worker:
-            step = "" if copy.step is None else f" of step {copy.step:,}"
-            size = f"{copy.files:,} files, {copy.size_bytes / 1e6:,.1f} MB"
-            say(f"saved work{step} from {saved.url}: {size}, in {time.monotonic() - began:.1f} s")
-        return
-    say("no copy of the saved work can be used: the job begins anew")
-
-
-def _put_in_place(part: Part | None, draft: Path, run: Path) -> None:
-    """Move the files to where the job wrote them, over those of its code, and note which they are."""
-    files = part.files if part is not None else ()
-    for file in files:
-        target = run / file.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (draft / file.path).replace(target)
-    shutil.rmtree(draft, ignore_errors=True)
-    (run / beside.RESTORED).write_text(json.dumps([file.path[5:] for file in files if file.path.startswith("work/")]))
-    if part is not None:
-        (run / RESTORED_PART).write_bytes(part.text())
-
-
-def explained(saved: Saved, error: Exception) -> str:
-    """Return why it failed, with what the user can do."""
-    why = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else str(error)
-    if not why.startswith(("HTTP 401", "HTTP 403")):
-        return why
-    account = saved.source.account()
-    grant = f"gcloud storage buckets add-iam-policy-binding gs://{saved.bucket} --member=serviceAccount:{account}"
-    hint = f"; `{grant} --role=roles/storage.objectUser` lets it" if "@" in account else ""
-    return f"{account or 'the account of this worker'} may not read and write there{hint} ({why})"
-
-
-def say(text: str) -> None:
-    """Say it in the log of the job."""
-    line = f"tpujob: {text}\n".encode(errors="backslashreplace")
-    try:
-        os.write(LOG, line)
-    except OSError:
-        os.write(1, line)
 
 
 def save_work(attempt: str, node: str, url: str, patterns: str, every: str) -> None:
@@ -229,6 +47,7 @@ def save_work(attempt: str, node: str, url: str, patterns: str, every: str) -> N
     number, worker = int(attempt.rpartition("-")[2]), int(os.environ["TPUJOB_WORKER"])
     saved = Saved(url, number, node, worker, int(os.environ["TPUJOB_WORKERS"]), Source())
     saver = Saver(saved, PhaseFiles(attempt, "main"), json.loads(patterns))
+    saved.source = Source(left_s=saver.left_s)
     signal.signal(signal.SIGTERM, lambda *_: saver.stop())
     with contextlib.suppress(Superseded):
         saver.run(float(every))
@@ -241,7 +60,6 @@ class Saver:
         self.saved, self.phase, self.wanted, self.run_directory = saved, phase, wanted, phase.run
         self.stopping = threading.Event()
         self.ends_at: float | None = None  # of the last copy
-        saved.source = Source(left_s=self.left_s)
         self.torn = 0  # copies in a row
         self.told = ""
         self.last = Part(0, 0.0, None, None, ())
