@@ -124,7 +124,7 @@ class SavedInBucket:
         except google.error_translation.NotFound:
             return None
         except ValueError as error:
-            raise BadRequest(f"{self.url}/{NAME}: {error}") from error
+            raise BadRequest(f"the manifest in {self.url} cannot be read: {error}") from error
 
     def delete(self) -> None:
         """Delete all of it. What this machine may not delete stays."""

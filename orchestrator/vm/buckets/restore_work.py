@@ -63,7 +63,7 @@ def _restore(saved: Saved, found: Manifest, run: Path) -> None:
         _put_in_place(part, draft, run)
         if not saved.worker:
             step = "" if copy.step is None else f" of step {copy.step:,}"
-            size = f"{copy.files:,} files, {copy.size_bytes / 1e6:,.1f} MB"
+            size = f"{copy.files:,} file{'s'[: copy.files != 1]}, {copy.size_bytes / 1e6:,.1f} MB"
             say(f"saved work{step} from {saved.url}: {size}, in {time.monotonic() - began:.1f} s")
         return
     say("no copy of the saved work can be used: the job begins anew")

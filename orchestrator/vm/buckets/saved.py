@@ -43,8 +43,8 @@ class Saved:
             except Changed:  # by another worker, in between
                 continue
             except ValueError as error:
-                raise Failed(f"{self.url}/{manifest.NAME}: {error}") from error
-        raise Failed(f"{self.url}/{manifest.NAME} changes all the time")
+                raise Failed(f"the manifest there cannot be read: {error}") from error
+        raise Failed("the manifest there changes all the time")
 
     def write(self, copy: Copy | None = None, damaged: Copy | None = None) -> Manifest:
         """Take the manifest over, add a copy, or leave one out; return it. Raises Superseded and Failed."""
@@ -60,7 +60,7 @@ class Saved:
                 return after
             except Changed:
                 continue
-        raise Failed(f"{self.url}/{manifest.NAME} changes all the time")
+        raise Failed("the manifest there changes all the time")
 
     def part(self, name: str, sha256: str | None = None) -> Part:
         """Return the part of this name. Raises Damaged if it is gone, or is another one than that with this hash; Failed."""
