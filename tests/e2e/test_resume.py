@@ -103,3 +103,44 @@ def test_a_run_goes_on_in_another_zone_from_its_bucket_once_its_machine_is_gone(
     assert [row["continued"] for row in shown["attempts"]] == [
         f"goes on at step 30, in gs://my-bucket/runs/{run}/saved"
     ]
+
+
+@pytest.mark.ci
+def test_a_detached_run_of_several_workers_saves_its_work_and_the_next_attempt_of_this_machine_has_it(
+    cli: Cli, bucket: Objects
+) -> None:
+    job = cli.job(JOB.replace("v5litepod-4", "v5litepod-16"))
+    cli.env["TPUJOB_COLLECTOR"] = "off"
+    submitted = cli("submit", job)
+    assert submitted.returncode == 0, submitted.text
+    assert f"the job with `--resume {submitted.stdout.strip()}` goes on from what it saves" in submitted.stderr
+    assert "the workers save the work to gs://my-bucket/runs/RUN/saved: their service account needs" in submitted.stderr
+    run = submitted.stdout.strip()
+    early = cli("run", job, "--resume", run)
+    assert early.returncode == 64 and f"{run} has not ended" in early.stderr
+    until(lambda: saved_step(bucket) == (run, 30), "a copy in the bucket")
+    assert cli("emulator", "preempt", cli.alive()[0].rpartition("/")[2], "--notice", "0s").returncode == 0
+    lost = cli("attach", run)
+    assert lost.returncode == 71, lost.text
+    (cli.directory / "go").touch()
+    resumed = cli("submit", job, "--resume", run)
+    assert (
+        resumed.returncode == 0
+        and f"attempt 2 goes on at step 30, in gs://my-bucket/runs/{run}/saved" in resumed.stderr
+    )
+    done = cli("attach", run)
+    assert done.returncode == 0, done.text
+    assert {f"worker{index} | starting after step 30" in done.stdout for index in range(4)} == {True}
+    assert [row["state"] for row in json.loads(cli("show", run, "--json").stdout)["attempts"]] == [
+        "interrupted",
+        "succeeded",
+    ]
+
+
+def test_only_a_run_that_has_saved_its_work_in_a_bucket_goes_on(cli: Cli, bucket: Objects) -> None:
+    job = cli.job(JOB)
+    unknown = cli("run", job, "--resume", "0123456789")
+    assert unknown.returncode == 64 and "nothing is saved in gs://my-bucket/runs/0123456789/saved" in unknown.stderr
+    refused = cli("run", cli.job(JOB.replace("on_preemption: restart", "")), "--resume", "0123456789")
+    assert refused.returncode == 64 and "goes on from its bucket only with `bucket:`" in refused.stderr
+    assert cli.lived() == 0

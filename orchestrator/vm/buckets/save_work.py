@@ -21,9 +21,9 @@ from typing import Any
 from ..files import pack, phases
 from ..files.phases import PhaseFiles
 from . import manifest
-from .data_objects import Changed, Failed, Source, check
+from .data_objects import Source, check
 from .manifest import Copy, File, Part, Superseded
-from .saved import RESTORED_PART, Damaged, Saved, explained, say
+from .saved import RESTORED_PART, Saved, explained, say
 
 PIECE_BYTES = 32 << 20  # what one request sends, and what a broken one sends again
 CHECKPOINT, METRICS = "artifacts/checkpoint.json", "artifacts/metrics.jsonl"
@@ -65,9 +65,8 @@ class Saver:
         self.last = Part(0, 0.0, None, None, ())
         with contextlib.suppress(OSError, ValueError):
             self.last = Part.of_text((Path(self.run_directory) / RESTORED_PART).read_bytes())._replace(number=0)
-        self.sent: dict[
-            tuple[str, int], str
-        ] = {}  # pieces of the part that is being made: by hash of the file, and index
+        # Pieces of the part that is being made, by the hash of their file and their index in it.
+        self.sent: dict[tuple[str, int], str] = {}
         self.parts: dict[str, Part] = {}  # of this attempt, by name
         self.joined: list[tuple[str, Part]] = []  # in the last copy
         self.kept: dict[str, Part] = {}  # of the copies in the manifest, by name
@@ -107,7 +106,9 @@ class Saver:
         except Superseded as error:
             say(f"the work is not saved any more: {error}")
             raise
-        except (Failed, Changed, Damaged, OSError) as error:
+        except Stopped:
+            raise
+        except Exception as error:  # whatever it is, the job goes on, and so does this
             if self.left_s() <= 0:
                 raise Stopped from error
             self._tell(f"the work is not saved to {self.saved.url}: {explained(self.saved, error)}")

@@ -113,7 +113,7 @@ class Saved:
 
 def explained(saved: Saved, error: Exception) -> str:
     """Return why it failed, with what the user can do."""
-    why = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else str(error)
+    why = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else str(error) or type(error).__name__
     if not why.startswith(("HTTP 401", "HTTP 403")):
         return why
     account = saved.source.account()
