@@ -36,7 +36,8 @@ def with_saved_work(request: StartRequest, job: JobRun, saved: Sequence[str | No
 
     `saved`: the shipments of this machine's copy, by worker.
     """
-    in_bucket = job.resumed is not None or (job.saved_work is not None and job.saved_work.is_in_bucket)
+    resumed = job.resumed is not None and job.resumed.files > 0
+    in_bucket = resumed or (job.saved_work is not None and job.saved_work.is_in_bucket)
     if not any(saved) and not in_bucket:
         return replace(request, saved_by_worker=saved)
     source = {"TPUJOB_SAVED_WORK": "client" if any(saved) else "bucket"}
