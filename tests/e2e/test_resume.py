@@ -144,3 +144,22 @@ def test_only_a_run_that_has_saved_its_work_in_a_bucket_goes_on(cli: Cli, bucket
     refused = cli("run", cli.job(JOB.replace("on_preemption: restart", "")), "--resume", "0123456789")
     assert refused.returncode == 64 and "goes on from its bucket only with `bucket:`" in refused.stderr
     assert cli.lived() == 0
+
+
+@pytest.mark.ci
+def test_a_run_that_restarts_by_itself_goes_on_from_the_bucket_too(cli: Cli, bucket: Objects) -> None:
+    """Without a copy on this machine that is newer."""
+    process = cli.start("run", cli.job(JOB))
+    try:
+        until(lambda: (saved_step(bucket) or ("", 0))[1] == 30, "a copy in the bucket")
+        cli.admin("POST", f"nodes/{cli.alive()[0].rpartition('/')[2]}:preempt", {"notice_s": 0})
+        (cli.directory / "go").touch()
+        out, said = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert re.search(
+        r"restart +attempt 2 goes on at step \d0, saved [\d.]+ s before the loss, in gs://my-bucket/runs/", said
+    ), said
+    assert re.search(r"worker0 \| tpujob: saved work of step 30 from gs://my-bucket/", out), out
+    assert not [each for each in bucket.list("gs://my-bucket/runs/") if "/saved/" in each.name]

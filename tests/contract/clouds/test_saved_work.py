@@ -15,6 +15,7 @@ from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation.buckets import SavedInBucket
 from orchestrator.promise.lease.run_and_attempt import SavedState
 from orchestrator.text import scripts
+from orchestrator.vm.buckets.data_objects import Source
 from tests import ROOT
 from tests.emulator.fixture import Emulator
 from tests.unit.vm.conftest import Worker
@@ -184,3 +185,16 @@ def test_a_machine_that_cannot_look_into_the_bucket_says_that_it_does_not_know(j
         state = first.state()
     assert state.text(None, built_in=False) == f"goes on from what is in {first.url}, which this machine cannot read"
     assert first.state().text(None, built_in=False) == "begins at step 0: nothing was saved"
+
+
+def test_an_object_is_stored_only_in_place_of_the_generation_that_was_named(job: Any) -> None:
+    emulator = job(1).emulator
+    source = Source({"STORAGE_EMULATOR_HOST": emulator.url})
+    assert source.put("conditions", "a", b"1", "0") is None
+    assert "HTTP 412" in str(source.put("conditions", "a", b"2", "0"))
+    row = source.row("conditions", "a")
+    assert row is not None and source.put("conditions", "a", b"3", row["generation"]) is None
+    assert "HTTP 412" in str(source.put("conditions", "a", b"4", row["generation"]))
+    assert source.content("conditions", "a") == b"3"
+    assert [source.delete("conditions", "a") for _ in range(2)] == [None, None]
+    assert source.row("conditions", "a") is None
