@@ -101,7 +101,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"cli/commands/slices/ssh", r"is no port"),
     ),
     "Setup fails": (
-        (r"vm/buckets/data|places/preparation/buckets", r""),
+        (r"vm/buckets/(data|saved|save_work|manifest|restore_work)|places/preparation/buckets", r""),
         (r"vm/environment/|places/preparation/requirements|job/source/requirement_lines", r""),
         (r"places/preparation/code", r"^(?!.path. is not a directory)"),
         (r"run/monitor", r"^the setup"),

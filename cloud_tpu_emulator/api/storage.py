@@ -63,6 +63,7 @@ class StorageApi(Api):
         super().__init__(driver)
         self.directory = driver.store.directory / "buckets"
         self._listed: dict[str, dict[str, StoredObject]] = {}  # by bucket and name, once it was listed
+        self._changing = asyncio.Lock()  # nothing is stored or deleted while a bucket is listed for the first time
 
     @route("GET", ONE_BUCKET, "storage.buckets.get")
     async def describe_bucket(self, call: ApiCall) -> Json:
@@ -78,9 +79,10 @@ class StorageApi(Api):
             most = max(1, min(int(call.query.get("maxResults", PAGE)), PAGE))
         except ValueError:
             raise ReasonedError(400, "Invalid value for maxResults or pageToken", "invalid") from None
-        if bucket not in self._listed:
-            found = await asyncio.to_thread(lambda: [*map(_read, (self.directory / bucket).glob("*.json"))])
-            self._listed.setdefault(bucket, {each.name: each for each in found})
+        async with self._changing:
+            if bucket not in self._listed:
+                found = await asyncio.to_thread(lambda: [*map(_read, (self.directory / bucket).glob("*.json"))])
+                self._listed[bucket] = {each.name: each for each in found}
         effect = call.effect and call.effect.kind
         if effect == "page_error" and after:
             raise ReasonedError(500, "We encountered an internal error. Please try again.", "backendError")
@@ -101,7 +103,7 @@ class StorageApi(Api):
             raise ReasonedError(400, "The emulator takes uploads with uploadType=media only.", "invalid")
         if not name or len(name.encode()) > 1024 or "\n" in name or "\r" in name:
             raise ReasonedError(400, "Invalid object name", "invalid")
-        self._check_new(call, bucket, name)
+        self._check_generation(call, bucket, name)
         target = self._file(bucket, name, "data")
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         size, crc, digest = 0, 0, hashlib.md5(usedforsecurity=False)
@@ -113,16 +115,19 @@ class StorageApi(Api):
                     digest.update(piece)
                     crc = crc32c(piece, crc)
                     size += len(piece)
-            self._check_new(call, bucket, name)  # another upload may have been quicker
-            Path(draft).rename(target)
+            md5, checksum = (base64.b64encode(each).decode() for each in (digest.digest(), crc.to_bytes(4, "big")))
+            async with self._changing:
+                self._check_generation(call, bucket, name)  # another upload may have been quicker
+                described = self._file(bucket, name, "json")
+                after = _read(described).generation + 1 if described.exists() else 0
+                stored = StoredObject(name, size, md5, checksum, max(time.time_ns() // 1000, after))
+                Path(draft).rename(target)
+                described.write_text(json.dumps(asdict(stored)))
+                if bucket in self._listed:
+                    self._listed[bucket][name] = stored
         except BaseException:
             Path(draft).unlink(missing_ok=True)
             raise
-        md5, checksum = (base64.b64encode(each).decode() for each in (digest.digest(), crc.to_bytes(4, "big")))
-        stored = StoredObject(name, size, md5, checksum, time.time_ns() // 1000)
-        self._file(bucket, name, "json").write_text(json.dumps(asdict(stored)))
-        if bucket in self._listed:
-            self._listed[bucket][name] = stored
         return stored.as_json(bucket)
 
     @route("GET", ONE_OBJECT, "storage.objects.get")
@@ -152,14 +157,17 @@ class StorageApi(Api):
     @route("DELETE", ONE_OBJECT, "storage.objects.delete")
     async def delete_object(self, call: ApiCall) -> web.Response:
         """Delete the object."""
-        found = self._found(call)
-        found.unlink()
-        found.with_suffix(".data").unlink()
-        self._listed.get(_bucket(call), {}).pop(call.parts["name"], None)
+        async with self._changing:
+            found = self._found(call)
+            found.unlink()
+            found.with_suffix(".data").unlink()
+            self._listed.get(_bucket(call), {}).pop(call.parts["name"], None)
         return web.Response(status=204)
 
-    def _check_new(self, call: ApiCall, bucket: str, name: str) -> None:
-        if call.query.get("ifGenerationMatch") == "0" and self._file(bucket, name, "json").exists():
+    def _check_generation(self, call: ApiCall, bucket: str, name: str) -> None:
+        """Refuse the upload where `ifGenerationMatch` names another generation than the object has; 0: there is none."""
+        wanted, file = call.query.get("ifGenerationMatch"), self._file(bucket, name, "json")
+        if wanted is not None and wanted != (str(_read(file).generation) if file.exists() else "0"):
             raise ReasonedError(
                 412, "At least one of the pre-conditions you specified did not hold.", "conditionNotMet"
             )

@@ -149,12 +149,14 @@ class Client:
     def run(
         self, job: Job, *, on_event: OnEvent | None = None, keep: Duration | None = None,
         keep_on_failure: Duration | None = None, max_duration: Duration | None = None, check: bool = False,
+        resume: str | None = None,
     ) -> RunResult:  # fmt: skip
         """Run a job to its end, release its slice, and return the result of a success.
 
         `keep` holds the slice for so long after a success (1m to 7d), `keep_on_failure` after a failure of the job or its setup
         (1m to 24h), for the next run of the job; `max_duration` replaces the job's limit (6m to 7d). `check` runs only what
-        `check` finds to fit, or has found, and raises DoesNotFit or NotJudged for the rest.
+        `check` finds to fit, or has found, and raises DoesNotFit or NotJudged for the rest. `resume` is the id of a run that
+        has lost its slice and its process: this is its next attempt, on any machine, from what its workers saved to `bucket`.
 
         Raises the error that ended a job that did not succeed, with the RunResult as its `result`: PayloadFailed for the job's
         own failure, SliceLost, CapacityError, DeadlineExceeded, ArtifactError, Interrupted and so on; TeardownUnproven if a
@@ -165,7 +167,7 @@ class Client:
             "keep_on_failure_s": self._limit("keep_on_failure", keep_on_failure, *sessions.arguments.HOLD_FAILED),
             "max_duration_s": self._limit("max_duration", max_duration, *LIFE),
         }
-        return self._start(job, on_event, check=check, **how)
+        return self._start(job, on_event, check=check, resume=resume, **how)
 
     def plan_sweep(self, job: Job | CheckedJob) -> SweepPlan:
         """Return what `sweep` would run and ask for, and what it costs at most. Creates nothing.
@@ -192,13 +194,18 @@ class Client:
                 )
             )
 
-    def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
+    def submit(
+        self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None,
+        resume: str | None = None,
+    ) -> Run:  # fmt: skip
         """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
+
+        `resume` is that of `run`.
 
         Raises what `run` raises up to that moment; WatchdogNotArmed if the slice cannot be trusted to delete itself.
         """
         limit = self._limit("max_duration", max_duration, *LIFE)
-        return Run(self, self._start(job, on_event, max_duration_s=limit, detach=True).run)
+        return Run(self, self._start(job, on_event, max_duration_s=limit, detach=True, resume=resume).run)
 
     def attach(self, run: str | Run, *, owner: str | None = None, on_event: OnEvent | None = None) -> RunResult:
         """Follow a submitted run to its end, collect its artifacts, release its slice, and return the result of a success.

@@ -92,11 +92,14 @@ class CommandClient(Client):
             return jobs.planning.preview(session, *jobs.job.spec_and_path(job))
 
     def begin(
-        self, job: CheckedJob, *, keep: Duration | None = None, detach: bool = False, check: bool = False
-    ) -> RunResult:
-        """Run a job to its end, or leave once it has started. `check`: only if its program is found to fit."""
+        self, job: CheckedJob, *, keep: Duration | None = None, detach: bool = False, check: bool = False,
+        resume: str | None = None,
+    ) -> RunResult:  # fmt: skip
+        """Run a job to its end, or leave once it has started. `check`: only if its program is found to fit. `resume`: the run
+        that goes on.
+        """
         keep_s = self._limit("keep", keep, *HOLD)
-        how = {"detach": detach, "check": check, "cloud_is_named": self.session.cloud_is_named}
+        how = {"detach": detach, "check": check, "resume": resume, "cloud_is_named": self.session.cloud_is_named}
         return self._start(job, None, keep_s=keep_s, **how)
 
     def export_request(self, request: JobRequest, *, with_secrets: bool, **gke: str | None) -> Export:

@@ -161,7 +161,8 @@ class JobSpec(Section):
     )
     bucket: Annotated[str | None, BeforeValidator(field_rules.bucket), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,
-        description="`gs://BUCKET/PREFIX`: every worker copies its artifacts there too when the job has ended.",
+        description="`gs://BUCKET/PREFIX`: every worker copies its artifacts there too when the job has ended, "
+        "and with `on_preemption: restart` its work while it runs.",
     )
     allow_egress: bool = Field(
         default=False,

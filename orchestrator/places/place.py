@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from orchestrator.errors import TpujobError
 from orchestrator.promise.lease.cloud_api import Capabilities, Cloud
 from orchestrator.promise.lease.lease import Lease
-from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, SavedState
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.standing import SliceProblem
 
@@ -178,6 +178,7 @@ class Wish:
     one_of_several: bool = False  # of a sweep on one slice, whose plan and data are told already
     has_slice: bool = False  # which the run before leaves to it
     sweep: Mapping[str, Any] | None = None  # of which sweep the run is, and which of its variants
+    resume: str | None = None  # the run whose saved work in the bucket of the job the next attempt goes on from
     only_plan: bool = False  # nothing is run: this machine need not have what a run needs of it
     check_workers: Callable[[int], None] = lambda count: None  # raises UserError for too few workers
 
@@ -193,6 +194,7 @@ class Prepared:
     shipment: Shipment | None = None  # what is sent once the workers are there
     held: Lease | None = None  # a held slice that fits
     saved_work: SavedWork | None = None
+    resumed: SavedState | None = None  # what the run that goes on has in its bucket
     max_restarts: int = 0
     drafted: Sequence[str] = ()  # leases whose keys are made
     files: Mapping[str, str] = field(default_factory=dict)  # texts that go into the directory of the run first

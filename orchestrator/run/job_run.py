@@ -17,7 +17,7 @@ from orchestrator.places.place import Phase, Stay
 from orchestrator.promise.effects.base import MaskSignals
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Lease
-from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, SavedState
 from orchestrator.promise.obligations import Obligations, release_owed
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ class JobRun:
     detach: bool = False  # end once the job has started: the claim passes to it
     max_restarts: int = 0  # after the loss of a slice
     saved_work: SavedWork | None = None  # passed from attempt to attempt
+    resumed: SavedState | None = (
+        None  # what another process, perhaps on another machine, left of this run in its bucket
+    )
     stall_s: float | None = None  # a job without output for so long hangs; None: never
     linger_s: float | None = None  # hold the slice for uncollected results; None: the cloud's timings
     most_bytes: int | None = None  # of results; None: as much as the disk takes

@@ -23,7 +23,7 @@ from orchestrator.hosts.fleet.effects import (
 from orchestrator.hosts.shipping.shipment import shipped_text
 from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report
-from orchestrator.promise.lease.changes import Began, Moved
+from orchestrator.promise.lease.changes import Moved
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState, what_ended_it
@@ -38,14 +38,12 @@ from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, u
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
 from orchestrator.run.progress import JobProgress, Outcome
-from orchestrator.run.restart import restart
+from orchestrator.run.restart import begin, restart, with_saved_work
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetPort, StartedCrew
     from orchestrator.places.place import End
 
-# The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
-SAVES_PER_RENEWAL = 6
 RESTARTS = "with `on_preemption: restart` in its job file, a run goes on with another slice"
 
 
@@ -59,7 +57,7 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     progress = JobProgress(job.run, job.attempt, lease, detached=lease is not None)
     if lease is None:
         await Lock(job.attempt.id)
-        await Record(Began(job.run, job.attempt))
+        await begin(job)
     if job.lane is not None:
         job.lane.hand_to(progress)
     await capture(progress, _attempts(job, capabilities, progress), shield=traits.billed)
@@ -241,7 +239,7 @@ class _Work:
             self.claims.append(collection.HoldRenewal(lease, self.capabilities))
         self.tasks = list(self.claims)
         if job.saved_work is not None:
-            every_s = self.capabilities.timings.renew_s / SAVES_PER_RENEWAL
+            every_s = self.capabilities.timings.save_s
             often = job.max_restarts > 0
             self.saving = collection.PeriodicSave(lease, self.crew, job.saved_work, every_s, progress, often=often)
             self.tasks.append(self.saving)
@@ -257,7 +255,7 @@ class _Work:
             sent = await Push(_reached(progress), job.shipment)
             await progress.enter("connect")
             await Report("ship", f"{shipped_text(job.shipment, sent)} → {workers} in {progress.spans['ship']:.1f} s")
-        if not progress.losses or job.saved_work is None:
+        if not progress.losses or job.saved_work is None or job.saved_work.is_in_bucket:
             return ()
         saved = await RestoreWork(_reached(progress), job.saved_work)
         if some := sum(manifest is not None for manifest in saved):
@@ -276,7 +274,7 @@ class _Work:
         await Record(moved)
         hosts = tuple(worker.internal or worker.host for worker in self.crew.workers)
         request = phase.request(attempt, self.at.lease, hosts, coordinator)
-        request = replace(request, saved_by_worker=saved, delete=job.lane.collected if job.lane else None)
+        request = with_saved_work(replace(request, delete=job.lane.collected if job.lane else None), job, saved)
         await StartPhase(cast("StartedCrew", self.crew), request, job.sink, job.metrics)
 
     async def _leave(self) -> None:

@@ -3,7 +3,11 @@
 The use of the lost slice counts: of the job's time, less what `extend` added to it, and of its money.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from orchestrator import errors
+from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.fleet.effects import DescribeSaved, Disconnect
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report, Unlock, UnmaskSignals
 from orchestrator.promise.lease.changes import AttemptEnded, Began, Continued, NotAllowed
@@ -15,6 +19,29 @@ from orchestrator.promise.release import latest_lease
 from orchestrator.run.finish import check_canceled
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.progress import JobProgress, Loss
+
+
+async def begin(job: JobRun) -> None:
+    """Record that the run begins, or which attempt of another process it continues."""
+    if job.resumed is None:
+        await Record(Began(job.run, job.attempt))
+        return
+    continues = await _continued(job, job.resumed, job.attempt.id, None)
+    await Record(Began(job.run, job.attempt, continues.at), continues)
+    await Report("restart", f"attempt {job.attempt.number} {continues.text}")
+
+
+def with_saved_work(request: StartRequest, job: JobRun, saved: Sequence[str | None]) -> StartRequest:
+    """Return the request with where the workers find what is saved, for `vm.buckets.restore_work`.
+
+    `saved`: the shipments of this machine's copy, by worker.
+    """
+    resumed = job.resumed is not None and job.resumed.files > 0
+    in_bucket = resumed or (job.saved_work is not None and job.saved_work.is_in_bucket)
+    if not any(saved) and not in_bucket:
+        return replace(request, saved_by_worker=saved)
+    source = {"TPUJOB_SAVED_WORK": "client" if any(saved) else "bucket"}
+    return replace(request, saved_by_worker=saved, env_by_worker=[{**env, **source} for env in request.env_by_worker])
 
 
 async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: errors.SliceLost) -> None:
@@ -31,7 +58,7 @@ async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress
     if progress.owed.unproven:
         raise errors.TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
     ended = AttemptEnded.by(progress.attempt.id, now, AttemptState.INTERRUPTED, lost, cause=lost.reason)
-    number = len(progress.losses) + 2
+    number = progress.attempt.number + 1
     following = Attempt(f"{job.run.id}-{number}", job.run.id)
     continues = await _describe_saved(job, progress, following.id, now)
     await Lock(following.id)
@@ -44,13 +71,18 @@ async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress
     progress.attempt = following
     await UnmaskSignals()
     await progress.enter("wait")
-    await Report("restart", f"attempt {number} {continues.text} · at most {job.max_restarts + 1} attempts")
+    most = job.attempt.number + job.max_restarts
+    await Report("restart", f"attempt {number} {continues.text} · at most {most} attempts")
 
 
 async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lost_at: float) -> Continued:
     """Return from where the next attempt continues."""
     state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
-    saved_s = None if progress.saved_at is None else max(lost_at - progress.saved_at, 0.0)
+    saved_at = progress.saved_at if state.at is None else state.at
+    return await _continued(job, state, following, None if saved_at is None else max(lost_at - saved_at, 0.0))
+
+
+async def _continued(job: JobRun, state: SavedState, following: str, saved_s: float | None) -> Continued:
     train = job.run.spec.train
     text = state.text(saved_s, built_in=train is not None and not train.entry)
     return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_s)

@@ -30,6 +30,8 @@ VERBS = {  # verb: the module that has a function of that name
     "chips": "agent.chips",
     "upload": "buckets.upload",
     "jax_cache": "buckets.jax_cache",
+    "restore_work": "buckets.restore_work",
+    "save_work": "buckets.save_work",
     "environment": "environment.virtualenv",
     "data": "buckets.data",
     "local": "agent.local",

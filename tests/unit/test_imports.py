@@ -29,6 +29,7 @@ VALUES = {"text", "catalog", "errors", "capacity", "promise.lease", "traits", "j
 PROMISE = {"promise", "system", "orchestrator"} | {"text", "catalog", "errors", "capacity"}
 HOSTS = {"hosts", "promise", "system", "text", "errors", "vm.files.sensitive", "vm.agent.stream"}
 OF_THE_VM = {"vm.buckets.cloud_storage", "vm.buckets.data_objects", "vm.buckets.upload"}
+OF_THE_VM |= {"vm.buckets.manifest"}  # what workers have saved is read from here, too
 OF_THE_VM |= {"vm.environment.tools"}  # pip and uv are set up alike on both sides
 PLACES = {"places", "settings"} | OF_THE_VM | VALUES | HOSTS
 RUN = {"run"} | PLACES

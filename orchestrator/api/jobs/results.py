@@ -20,6 +20,7 @@ from orchestrator.api.session.session import Session
 from orchestrator.errors import PayloadFailed, TpujobError, exit_code
 from orchestrator.hosts.transfer.collect import EVERYTHING, CollectResult, Problem
 from orchestrator.hosts.transfer.places import DRAFT
+from orchestrator.places.preparation import buckets
 from orchestrator.promise.lease.lease import HeldFor, Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, recorded_error
 from orchestrator.report.messages import (
@@ -59,6 +60,9 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
             session.reporter.notice("held", line)
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
+    saved = _saved_in_bucket(outcome)
+    if outcome.error is None and saved is not None:
+        saved.delete()
     whole = _whole(session, outcome)
     workers: tuple[worker_ends.WorkerReport, ...] = ()
     if isinstance(outcome.error, PayloadFailed):
@@ -71,6 +75,14 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     said = describe(outcome.run, outcome.state, detail, relative(directory), checked)
     lines = outcome_lines(outcome, result=said, inside=inside, usd=whole.cost_usd, workers=workers)
     return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
+
+
+def _saved_in_bucket(outcome: Outcome) -> buckets.SavedInBucket | None:
+    """Return where the workers of the run save its work; None where they do not."""
+    spec = outcome.run.spec
+    if spec.bucket is None or spec.values.get("on_preemption") != "restart":
+        return None
+    return buckets.saved_of(outcome.run.cloud, spec.bucket, outcome.run.id)
 
 
 def watch_rest(session: Session, outcome: Outcome, stay: Stay) -> None:
@@ -100,6 +112,8 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     say("bounds", _bounds(session, lease))
     extend = f" · tpujob extend {run} --by 1h" if traits.vms else ""
     say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run}{extend}")
+    if (saved := _saved_in_bucket(outcome)) is not None:
+        say("next", f"if it loses its slice, the job with `--resume {run}` goes on from what it saves to {saved.url}")
     return _left(session, outcome, lines=[run])
 
 

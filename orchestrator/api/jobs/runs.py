@@ -28,7 +28,7 @@ from orchestrator.api.session.sleep_inhibitor import awake
 from orchestrator.check.record import FILE as CHECK
 from orchestrator.errors import TpujobError, UserError
 from orchestrator.places.place import Prepared, Stay, Wish
-from orchestrator.places.preparation import code, requirements
+from orchestrator.places.preparation import buckets, code, requirements
 from orchestrator.promise.lease.access import NO_WISH
 from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
@@ -62,6 +62,7 @@ class RunOptions:
     logs: Choice = None  # of which workers the caller shows the logs; each must be there
     lane: Lane | None = None  # the slice of the run before, and what the next one gets
     cloud_is_named: bool = False  # by the command, not by the settings
+    resume: str | None = None  # the run that goes on, from what its workers saved to the bucket of the job
     check: bool = False  # run nothing whose program does not fit, or was not judged
 
     def wish(self) -> Wish:
@@ -73,6 +74,7 @@ class RunOptions:
             one_of_several=self.lane is not None,
             has_slice=self.lane is not None and self.lane.lease is not None,
             sweep=self.sweep,
+            resume=self.resume,
             check_workers=partial(shown_logs.check, "--logs", self.logs),
         )
 
@@ -91,6 +93,8 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
     if options.keep_on_failure_s is not None:
         spec = spec.with_keep_on_failure(options.keep_on_failure_s)
     place, wish = places.place_on(spec.on), options.wish()
+    if options.resume is not None and not buckets.saves(spec):
+        raise UserError("a run goes on from its bucket only with `bucket:` and `on_preemption: restart` in its job")
     place.check(session, spec, path, wish)
     code.check_directories(spec, path)
     session.check_machine()
@@ -123,7 +127,8 @@ def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prep
     run, traits = prepared.run, prepared.stay.traits
     directory = Path(run.directory)
     try:
-        make_directory(directory)
+        if prepared.resumed is None or not directory.is_dir():
+            make_directory(directory)
     except TpujobError:
         session.forget_drafts(prepared.drafted)
         raise
@@ -148,6 +153,7 @@ def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prep
         detach=options.detach,
         max_restarts=prepared.max_restarts,
         saved_work=prepared.saved_work,
+        resumed=prepared.resumed,
         stall_s=spec.limits.stall if traits.watched else None,
         linger_s=spec.limits.linger,
         most_bytes=spec.limits.max_results,

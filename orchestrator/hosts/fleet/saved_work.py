@@ -9,7 +9,7 @@ one asks for the rest.
 import os
 import shutil
 import time
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,6 +43,9 @@ class SavedWork:
     _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
     _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
     left: tuple[collect.Problem, ...] = ()  # what the last copy has not, or not whole
+    # What the workers saved to the bucket of the job by themselves; None for a job without.
+    look_in_bucket: Callable[[], SavedState] | None = None
+    is_in_bucket: bool = False  # what `state` described last: the workers fetch that by themselves
     _began_at: float = 0.0  # the last copy, by the clock of this machine's files
 
     @property
@@ -111,7 +114,22 @@ class SavedWork:
         return replace(problem, why=f"{problem.why}; saved is {of}")
 
     def state(self) -> SavedState:
-        """Return what is saved, and the step at which it was, from worker 0. Content of a worker: nothing of it is trusted."""
+        """Return what is saved, here or in the bucket, whichever is newer."""
+        here = self._state_here()
+        there = self.look_in_bucket() if self.look_in_bucket is not None else SavedState()
+        self.is_in_bucket = self._is_newer(there, here)
+        return there if self.is_in_bucket or (there.url and not here.files) else here
+
+    def _is_newer(self, there: SavedState, here: SavedState) -> bool:
+        """Return whether the bucket has more than this machine: a later step, or without steps a later copy."""
+        if not here.files or not there.files:
+            return there.files > 0
+        if there.step is not None and here.step is not None:
+            return there.step >= here.step
+        return there.at is not None and there.at >= self.of(0).stat().st_mtime
+
+    def _state_here(self) -> SavedState:
+        """Return what is here, and the step at which it was, from worker 0. Content of a worker: nothing of it is trusted."""
         files = [entry for worker in self._kept.values() for entry in worker.values()]
         size_bytes = sum(entry.size_bytes for entry in files)
         there = f"artifacts/{PAYLOAD_CHECKPOINT}" in self._kept.get(0, {})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from orchestrator import catalog
 from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.ssh import agent
+from orchestrator.hosts.transfer.collect import MOST_BESIDE
 from orchestrator.places.place import Phase
 from orchestrator.places.preparation.records import record_of
 from orchestrator.promise.lease.lease import Lease
@@ -21,6 +22,7 @@ from orchestrator.promise.lease.periods import GOOGLE, emulated
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.text import artifacts, scripts
 from orchestrator.text.scripts import Environment, of_training
+from orchestrator.vm.buckets import manifest
 
 if TYPE_CHECKING:
     from orchestrator.hosts.shipping.shipment import Shipment
@@ -83,18 +85,24 @@ def phases(
     env: Mapping[str, str],
     emulation: Emulation | None,
     environment: Environment | None,
+    save_s: float | None = None,
 ) -> tuple[Phase, ...]:
     """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker.
 
-    `environment`: `environment_of` the job, with its lock.
+    `environment`: `environment_of` the job, with its lock. `save_s`: the workers save what the job has written to its bucket at
+    least that often.
     """
     setup, main = _texts(spec, shipment.id if shipment else None, emulation, environment)
 
     def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
-        manifest = shipment.id if shipment else None
-        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, artifacts.patterns(spec.artifacts))
+        shipped = shipment.id if shipment else None
+        return PhaseScript(phase, text, run, env, shipped, emulation, bucket, artifacts.patterns(spec.artifacts), saved)
 
-    first = [Phase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
+    saved = None
+    if spec.bucket is not None and save_s is not None:
+        beside = MOST_BESIDE if artifacts.takes_all(spec.artifacts) else None
+        saved = SavedTo(manifest.url_of(spec.bucket, run.id), save_s, beside)
+    first = [Phase("setup", AttemptState.SETUP, script("setup", setup))] if setup or saved is not None else []
     if spec.bucket is not None and _has_jax(spec, environment) and JAX_CACHE not in env:
         fetch, send = (agent.command("jax_cache", way, f"{spec.bucket}/jax") for way in ("fetch", "send"))
         main = scripts.with_jax_cache(main, fetch, send)
@@ -172,6 +180,15 @@ def trains_with_torch(spec: JobSpec) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedTo:
+    """Where the workers save the work of the job. `beside_bytes`: so much of what lies beside the artifacts, None: nothing."""
+
+    url: str  # gs://…
+    every_s: float
+    beside_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseScript:
     """The script of one phase. Called with the addresses of the workers, it returns the request that starts it."""
 
@@ -183,21 +200,31 @@ class PhaseScript:
     emulation: Emulation | None
     bucket: str | None  # upload the artifacts there after the script
     artifacts: tuple[str, ...]
+    saved: SavedTo | None = None
 
     def __call__(self, attempt: Attempt, lease: Lease | None, hosts: Sequence[str], coordinator: str) -> StartRequest:
         assert lease is not None
+        text = self.text if self.saved is None else self._saving(self.saved, attempt, lease)
         return StartRequest(
             attempt=attempt.id,
             phase=self.phase,
             manifest=self.manifest,
             max_log=self.run.spec.limits.max_log,
             record=record_of(self.run, attempt) if self.phase == "main" else None,
-            script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
+            script=text if self.bucket is None else scripts.with_upload(text, self._upload(attempt)),
             env_by_worker=[
                 {**worker_environment(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}
                 for index in range(len(hosts))
             ],
         )
+
+    def _saving(self, to: SavedTo, attempt: Attempt, lease: Lease) -> str:
+        """Return the script with what fetches the saved work before the setup, or what saves it beside the job."""
+        about = (attempt.id, lease.name.node, to.url)
+        if self.phase == "setup":
+            return f"( {agent.command('restore_work', *about)} ) || exit\n{self.text}"
+        wanted = json.dumps({"patterns": self.artifacts, "beside": to.beside_bytes})
+        return scripts.beside(self.text, f"{agent.command('save_work', *about, wanted, f'{to.every_s:g}')} 3>&1")
 
     def _upload(self, attempt: Attempt) -> str:
         command = agent.command("upload", attempt.id, f"{self.bucket}/{self.run.id}", json.dumps(self.artifacts))

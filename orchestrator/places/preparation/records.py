@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -9,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import UserError
+from orchestrator.errors import UnknownRun, UserError
 from orchestrator.job.rules.env import secret_sources
 from orchestrator.job.rules.notify import variable_of
-from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.text import names
 
@@ -23,6 +24,7 @@ OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.promise.lease.lease import Lease
+    from orchestrator.promise.ledger.ledger import Ledger
 
 
 def _printable(path: Path) -> str:
@@ -37,11 +39,12 @@ def new_run(
     now: float,
     *,
     sweep: Mapping[str, Any] | None = None,
+    run_id: str | None = None,
 ) -> tuple[RunRecord, Attempt]:
     """Return a new run and its first attempt. `now`: the ledger's time of this cloud. `sweep`: of which sweep it is, and
-    which of its variants.
+    which of its variants. `run_id`: of a run that began elsewhere.
     """
-    run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
+    run_id = run_id or names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
     job_text, directory_text = _printable(job_path), _printable(directory)
     if directory_text != str(directory):
@@ -84,9 +87,27 @@ def read_record(
         return None
     if not isinstance(created_at, float) or not 0 < created_at < LATEST:
         created_at = lease.created_at
-    spec = RunSpec.of(told.get("spec"))
+    values = told.get("spec")
+    # What is run on this machine, or told to whom, is not for a worker to say: the settings of this one count.
+    spec = RunSpec.of(
+        {key: value for key, value in values.items() if key != "notify"} if isinstance(values, dict) else {}
+    )
     if spec.limits.max_results is None or spec.limits.max_log is None:  # no worker says how much this disk takes
         spec = RunSpec.of({**spec.values, "limits": {**dict(spec.values.get("limits") or {}), **MOST}})
     directory = str(runs_directory / f"{name}-{lease.run}")
     run = RunRecord(lease.run, name, names.for_path(job_path), lease.cloud, created_at, directory, spec)
     return run, Attempt(attempt, lease.run)
+
+
+def next_attempt(ledger: Ledger, run: RunRecord, last: int) -> tuple[RunRecord, Attempt]:
+    """Return a run that goes on, and its attempt after number `last`: as this machine knows it, or else `run`.
+
+    Raises UserError for a run of this machine that has not ended, or that was canceled.
+    """
+    with contextlib.suppress(UnknownRun):
+        run, attempt = ledger.run(run.id)
+        if not attempt.state.ended or attempt.state is AttemptState.CANCELED:
+            state = "was canceled" if attempt.state.ended else "has not ended"
+            raise UserError(f"{run.id} {state}", hint=f"`tpujob show {run.id}` says what became of it")
+        last = max(last, attempt.number)
+    return run, Attempt(id=f"{run.id}-{last + 1}", run_id=run.id)

@@ -58,10 +58,10 @@ class VmPlace(LeasedPlace):
         if spec.keep_on_failure is not None and wish.detach:
             why = "holds the slice of an attached run; the slice of a detached run deletes itself"
             raise JobSpecError([spec.mistake(("keep_on_failure",), f"{why}; run it attached, or leave this out")])
-        if wish.detach and spec.on_preemption == "restart":
+        if wish.detach and spec.on_preemption == "restart" and spec.bucket is None:
             raise UserError(
                 "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
-                hint="run it attached (`tpujob run`), or leave on_preemption out",
+                hint="run it attached (`tpujob run`), add a `bucket:` for its saved work, or leave on_preemption out",
             )
         code.check_bucket(spec, desk.target.kind, os.environ)
         code.check_python(spec, desk.target.kind)
@@ -128,7 +128,12 @@ class VmPlace(LeasedPlace):
         if not wish.one_of_several:
             chosen.tell(desk.reporter)
         desk.recover(look=True)
-        run, attempt = records.new_run(spec, path, desk.target.kind, desk.runs_directory, desk.now(), sweep=wish.sweep)
+        last, resumed = (0, None) if wish.resume is None else buckets.resumable(desk, spec, wish.resume)
+        run, attempt = records.new_run(
+            spec, path, desk.target.kind, desk.runs_directory, desk.now(), sweep=wish.sweep, run_id=wish.resume
+        )
+        if resumed is not None:
+            run, attempt = records.next_attempt(desk.ledger, run, last)
         linger_s = spec.limits.linger
         drafter = plans.drafter(
             desk,
@@ -142,9 +147,20 @@ class VmPlace(LeasedPlace):
         )
         shipment = shipment_of(desk, found, stack)
         restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
-        is_copied = restarts > 0 or (spec.copy_while_running and not wish.detach)
+        is_copied = not wish.detach and (restarts > 0 or spec.copy_while_running)
         saved = SavedWork(Path(run.directory) / "saved", tuple(spec.artifacts), None if restarts else MOST_BESIDE)
-        made = phases(spec, run, shipment=shipment, env=env, emulation=emulation, environment=chosen.environment)
+        saves = buckets.saves(spec)
+        if saves:
+            saved.look_in_bucket = buckets.saved_of(desk.target.kind, str(spec.bucket), run.id)
+        made = phases(
+            spec,
+            run,
+            shipment=shipment,
+            env=env,
+            emulation=emulation,
+            environment=chosen.environment,
+            save_s=desk.target.timings.save_s if saves else None,
+        )
         return Prepared(
             run,
             attempt,
@@ -153,6 +169,7 @@ class VmPlace(LeasedPlace):
             shipment,
             held=held_slice(desk, plan, spec) if may_use_held else None,
             saved_work=saved if is_copied else None,
+            resumed=resumed,
             max_restarts=restarts,
             drafted=drafter.made,
             files=chosen.files,

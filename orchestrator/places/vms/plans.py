@@ -119,6 +119,8 @@ def lines_of(
     if spec is not None and spec.keep_on_failure is not None:
         for_s = format_duration(spec.keep_on_failure)
         lines.append(f"keeps the slice of a job that fails for {for_s} (keep_on_failure), which end and price include")
+    if spec is not None and buckets.saves(spec):
+        lines.append(buckets.saving_line(spec))
     if spec is not None and spec.limits.max_results is not None:
         lines.append(f"collects {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
     return [*lines, *dropped_lines(plan.dropped)]

@@ -34,6 +34,11 @@ class Timings:
     chip_s: float = 300.0  # a job that holds no TPU chip for so long is named
     absent_s: float = 300.0  # from an accepted delete to absence; reserved out of a budget
 
+    @property
+    def save_s(self) -> float:
+        """Seconds after which the work of a job that may be restarted is saved at the latest."""
+        return self.renew_s / 6
+
     def scaled(self, speed: float) -> Timings:
         """Return the same timings, every period divided by `speed`."""
         return Timings(*(getattr(self, field.name) / speed for field in fields(self)))

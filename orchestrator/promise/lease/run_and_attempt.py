@@ -76,6 +76,11 @@ class Attempt:
     error: str = ""  # the class of the error that ended it, one of `orchestrator.errors`; empty: no error
     hint: str = ""  # of that error
 
+    @property
+    def number(self) -> int:
+        """Which attempt of its run it is, counted from 1."""
+        return int(self.id.rpartition("-")[2])
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
@@ -141,7 +146,8 @@ def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:
 class SavedState:
     """The saved work of all workers. `step`: of its checkpoint, `metrics_step`: of its last metrics; None where unknown.
 
-    `has_checkpoint`: there is a file with the name that the built-in training uses.
+    `has_checkpoint`: there is a file with the name that the built-in training uses. `url`: the bucket that has it; this machine
+    may not be able to read that, and then knows nothing of what is there. `at`: when it was saved there.
     """
 
     files: int = 0
@@ -149,6 +155,8 @@ class SavedState:
     has_checkpoint: bool = False
     step: int | None = None
     metrics_step: int | None = None
+    url: str = ""
+    at: float | None = None
 
     def text(self, saved_s: float | None, *, built_in: bool) -> str:
         """Return what an attempt does with it: `goes on at step 80, saved 4 s before the loss`.
@@ -157,6 +165,8 @@ class SavedState:
         """
         count, size = f"{self.files:,} file{'s' if self.files != 1 else ''}", format_size(self.size_bytes)
         if not self.files:
+            if self.url and self.at is None:
+                return f"goes on from what is in {self.url}, which this machine cannot read"
             return "begins at step 0: nothing was saved"
         if built_in and not self.has_checkpoint:
             return f"begins at step 0: no checkpoint was saved, only {count} ({size})"
@@ -166,4 +176,4 @@ class SavedState:
             metrics = "" if self.metrics_step is None else f", metrics up to step {self.metrics_step:,}"
             place = f"from {count} ({size}{metrics})"
         saved = "" if saved_s is None else f", saved {format_duration(saved_s)} before the loss"
-        return f"goes on {place}{saved}"
+        return f"goes on {place}{saved}{f', in {self.url}' if self.url else ''}"

@@ -282,7 +282,9 @@ class Supervisor:
         """Say in the log what the job left running: it is ended now, though it may have had something to do."""
         for pause_s in (LEFTOVER_LOOK_S, 0.0):
             words = (phases.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0") for pid in self.members())
-            of_job = (each for each in words if {"chips", "tpu_metrics"}.isdisjoint(each))  # tpujob's own run beside it
+            of_job = (
+                each for each in words if {"chips", "tpu_metrics", "save_work"}.isdisjoint(each)
+            )  # tpujob's own run beside it
             # Options and further words may be secret.
             shown = ([each[0].split(" ")[0], *(word for word in each[1:2] if word[:1] != "-")] for each in of_job)
             left = {" ".join(" ".join((os.path.basename(each[0]), *each[1:])).split())[:80] for each in shown} - {""}

@@ -64,6 +64,24 @@ class Storage:
         """Send a file as an object, in one request. Return None when it arrived, else why not."""
         return self._retried(lambda attempt: self._send_once(attempt, bucket, name, path))
 
+    def put(self, bucket: str, name: str, content: bytes, generation: str | None = None) -> str | None:
+        """Store this content as an object. `generation`: only if the object has this one; "0": only if there is none."""
+        return self._retried(lambda attempt: self._post(attempt, bucket, name, io.BytesIO(content), generation))
+
+    def delete(self, bucket: str, name: str) -> str | None:
+        """Delete an object; one that does not exist is fine."""
+
+        def once(attempt: _Try) -> str | None:
+            connection, authorization = self._connected(attempt)
+            try:
+                connection.request("DELETE", object_of(bucket, name), headers=authorization)
+                reply = connection.getresponse()
+                return None if reply.status == 404 else _problem(reply)
+            finally:
+                connection.close()
+
+        return self._retried(once)
+
     def fetch(self, bucket: str, name: str, path: Path) -> str | None:
         """Store an object as a file. Return None when all of it came, else why not."""
 
@@ -98,22 +116,24 @@ class Storage:
         return why
 
     def _send_once(self, attempt: _Try, bucket: str, name: str, path: Path) -> str | None:
-        target = f"/upload/storage/v1/b/{quoted(bucket)}/o?uploadType=media&name={quoted(name)}"
         with _on_this_disk():
             file = path.open("rb")
         with file:
-            headers = {
-                "Content-Type": "application/octet-stream",
-                "Content-Length": str(os.fstat(file.fileno()).st_size),
-            }
-            connection, authorization = self._connected(attempt)
-            try:
-                connection.request(
-                    "POST", target, body=_Until(file, self._left_s), headers={**headers, **authorization}
-                )
-                return _problem(connection.getresponse())
-            finally:
-                connection.close()
+            return self._post(attempt, bucket, name, file)
+
+    def _post(self, attempt: _Try, bucket: str, name: str, file: BinaryIO, generation: str | None = None) -> str | None:
+        target = f"/upload/storage/v1/b/{quoted(bucket)}/o?uploadType=media&name={quoted(name)}"
+        if generation is not None:
+            target += f"&ifGenerationMatch={generation}"
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
+        connection, authorization = self._connected(attempt)
+        try:
+            connection.request("POST", target, body=_Until(file, self._left_s), headers={**headers, **authorization})
+            return _problem(connection.getresponse())
+        finally:
+            connection.close()
 
     def _fetch_once(
         self, attempt: _Try, target: str, headers: dict[str, str], take: Callable[[bytes], object]

@@ -85,6 +85,18 @@ class Source(Storage):
         except Changed:
             return None
 
+    def content(self, bucket: str, name: str, generation: str | None = None) -> bytes:
+        """Return all that an object has, in memory. `generation`: of this one. Raises Changed: there is no such object."""
+        target = f"{object_of(bucket, name)}?alt=media" + (f"&generation={generation}" if generation else "")
+        found = bytearray()
+
+        def once(attempt: _Try) -> str | None:
+            found.clear()
+            return self._fetch_once(attempt, target, AS_STORED, found.extend)
+
+        check(self._retried(once))
+        return bytes(found)
+
     def account(self) -> str:
         """Return the service account of this machine; "" if it is not known."""
         try:
@@ -118,7 +130,7 @@ class Source(Storage):
             before = at
             problem = self._retried(once)
             if at == before:
-                _check(problem or "nothing came")
+                check(problem or "nothing came")
         return crc
 
     def _json(self, target: str) -> dict[str, Any]:
@@ -137,11 +149,12 @@ class Source(Storage):
                     raise Transient("the reply is not that of Cloud Storage") from None
             return problem
 
-        _check(self._retried(once))
+        check(self._retried(once))
         return found
 
 
-def _check(problem: str | None) -> None:
+def check(problem: str | None) -> None:
+    """Raise Changed or Failed for a problem of a request."""
     if problem is not None:
         raise (Changed if problem.startswith(("HTTP 404", "HTTP 412")) else Failed)(problem)
 

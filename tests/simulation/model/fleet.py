@@ -245,6 +245,7 @@ class SimStartRequest:
     lasts_s: float
     rc: int
     saved_by_worker: tuple[str | None, ...] = ()
+    env_by_worker: tuple[dict[str, str], ...] = ()
     delete: str | None = None
 
 
@@ -263,6 +264,7 @@ class SimSavedWork:
     saved: SimSaved | None = None
     left: tuple[object, ...] = ()
     directory: Path = Path("saved")
+    is_in_bucket: bool = False
 
     def start(self, fleet: SimFleet) -> SimSave:
         return SimSave(fleet)

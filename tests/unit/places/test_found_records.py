@@ -66,3 +66,9 @@ def test_nothing_of_it_reaches_the_terminal_or_takes_more_of_the_disk_than_a_job
     assert found is not None
     assert found[0].job_path == "/a?[2J/b" and found[0].spec.limits.max_results and found[0].spec.limits.max_log
     assert read_record(RECORD, f"{RUN}-2", replace(LEASE, run=None), Path("/runs")) is None
+
+
+def test_no_worker_says_what_is_run_on_this_machine_when_the_job_ends() -> None:
+    spec = {"command": "true", "notify": {"command": "touch /tmp/owned"}}
+    found = read_record(told(spec=spec), f"{RUN}-2", LEASE, Path("/runs"))
+    assert found is not None and "notify" not in found[0].spec.values

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator import errors
+from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import SliceName
+from orchestrator.promise.lease.run_and_attempt import SavedState
 from orchestrator.promise.obtain.acquire import acquire
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.standing import check_slice
@@ -19,6 +22,7 @@ from orchestrator.report.messages import outcome_lines
 from orchestrator.report.rows import costs
 from orchestrator.report.rows import whole_run as attempt_reports
 from orchestrator.run.job_run import JobRun
+from orchestrator.run.restart import with_saved_work
 from orchestrator.text.units import format_duration
 from tests.fakes.leases import ZONE, lease_and_request
 from tests.simulation.model.bench import CAN, Bench, asking, job
@@ -280,3 +284,21 @@ def test_workers_that_are_silent_though_the_api_says_ready_are_given_up_after_te
 
     outcome = world.ran(restartable(world), lose_each(lambda world: world.cut_off("laptop-vm", for_s=800), 1))
     assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["unreachable"]
+
+
+@pytest.mark.parametrize(("shipped", "in_bucket", "resumed", "expected"), [
+    ((None,), False, None, None),
+    (("a", None), False, None, "client"),
+    (("a", None), True, SavedState(1, 1), "client"),
+    ((), True, None, "bucket"),
+    ((), False, SavedState(1, 1), "bucket"),
+    ((), False, SavedState(), None),
+])  # fmt: skip
+def test_the_workers_are_told_where_the_saved_work_is(
+    shipped: tuple[str | None, ...], in_bucket: bool, resumed: SavedState | None, expected: str | None
+) -> None:
+    """Where nothing is known to be saved, a bucket that cannot be read is no reason to end."""
+    job: Any = SimpleNamespace(resumed=resumed, saved_work=SimSavedWork(is_in_bucket=in_bucket))
+    request = with_saved_work(StartRequest("r-1", "setup", "", [{"A": "1"}, {}]), job, shipped)
+    assert [env.get("TPUJOB_SAVED_WORK") for env in request.env_by_worker] == [expected, expected]
+    assert request.saved_by_worker == shipped and request.env_by_worker[0]["A"] == "1"

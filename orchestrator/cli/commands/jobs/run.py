@@ -11,6 +11,14 @@ from orchestrator.errors import UserError
 Check = Annotated[
     bool, Option("--check", help="Run it only if `tpujob check` finds, or has found, that the program fits its chips.")
 ]
+Resume = Annotated[
+    str | None,
+    Option(
+        "--resume",
+        metavar="RUN",
+        help="Go on with a run that has lost its slice, also one of another machine, from what it saved to `bucket:`.",
+    ),
+]
 _ATTACHED = (
     "a sweep stays with its command, which gives each slice to the next variant; it can be neither kept nor detached"
 )
@@ -29,6 +37,7 @@ def run(
         bool, Option("--again", help="Of a sweep, run every variant, also those that succeeded before.")
     ] = False,
     check: Check = False,
+    resume: Resume = None,
     logs: Logs = None,
     as_json: EventStream = False,
     cloud: Cloud = None,
@@ -50,9 +59,11 @@ def run(
     if not found.is_sweep:
         if again:
             raise UserError("--again is for a sweep, which leaves out what succeeded before; one job is always run")
-        return client.exit_code(client.begin(found, keep=keep, detach=detach, check=check))
+        return client.exit_code(client.begin(found, keep=keep, detach=detach, check=check, resume=resume))
     if check:
         raise UserError("--check is for one job; `tpujob check` takes a job of a sweep by `--set`")
+    if resume is not None:
+        raise UserError("--resume is for one job; a sweep leaves out what succeeded before")
     if keep is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().log_is_data = False  # stdout is for the table
@@ -64,7 +75,12 @@ def run(
 
 
 def submit(
-    job: JobArguments, check: Check = False, as_json: EventStream = False, cloud: Cloud = None, project: Project = None
+    job: JobArguments,
+    check: Check = False,
+    resume: Resume = None,
+    as_json: EventStream = False,
+    cloud: Cloud = None,
+    project: Project = None,
 ) -> int:
     """Start a job and leave: the same as `run --detach`. The slice deletes itself when the job has ended."""
-    return run(job, keep=None, detach=True, check=check, as_json=as_json, cloud=cloud, project=project)
+    return run(job, keep=None, detach=True, check=check, resume=resume, as_json=as_json, cloud=cloud, project=project)

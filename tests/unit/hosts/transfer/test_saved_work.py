@@ -241,3 +241,33 @@ def test_the_last_line_with_a_step_counts_and_an_incomplete_one_does_not(tmp_pat
 ])  # fmt: skip
 def test_a_restart_is_described_by_what_is_saved(found: SavedState, built_in: bool, text: str) -> None:
     assert found.text(4.0, built_in=built_in) == text
+
+
+URL = "gs://b/runs/r/saved"
+
+
+@pytest.mark.parametrize(("here", "there", "is_there"), [
+    pytest.param({}, SavedState(2, 9, step=5, url=URL, at=0.0), True, id="only the bucket has any"),
+    pytest.param({"checkpoint.json": '{"step": 5}'}, SavedState(), False, id="only this machine has any"),
+    pytest.param({"checkpoint.json": '{"step": 5}'}, SavedState(2, 9, step=6, url=URL, at=0.0), True, id="a later step"),
+    pytest.param({"checkpoint.json": '{"step": 5}'}, SavedState(2, 9, step=5, url=URL, at=0.0), True, id="the same step"),
+    pytest.param({"checkpoint.json": '{"step": 5}'}, SavedState(2, 9, step=4, url=URL, at=9e9), False, id="an earlier step"),
+    pytest.param({"a": "1"}, SavedState(2, 9, step=4, url=URL, at=9e9), True, id="a later time"),
+    pytest.param({"a": "1"}, SavedState(2, 9, step=4, url=URL, at=9.0), False, id="an earlier time"),
+    pytest.param({"a": "1"}, SavedState(url=URL), False, id="this machine cannot look"),
+    pytest.param({}, SavedState(url=URL), False, id="it cannot look, and has nothing"),
+])  # fmt: skip
+def test_the_newer_one_of_this_machine_and_the_bucket_goes_on(
+    tmp_path: Path, here: dict[str, str], there: SavedState, is_there: bool
+) -> None:
+    saved_work = SavedWork(tmp_path, (), look_in_bucket=lambda: there)
+    if here:
+        save(saved_work, {f"worker0/artifacts/{name}": text for name, text in here.items()})
+    state = saved_work.state()
+    assert saved_work.is_in_bucket is is_there
+    assert (state == there) is (is_there or not here)
+
+
+def test_the_words_say_from_where_a_run_goes_on(tmp_path: Path) -> None:
+    state = SavedState(2, 9, step=5, url=URL, at=0.0)
+    assert state.text(4.0, built_in=False) == f"goes on at step 5, saved 4 s before the loss, in {URL}"
