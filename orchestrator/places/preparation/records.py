@@ -18,6 +18,7 @@ from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.text import names
 
 MOST_PATH_CHARS, LATEST = 4096, 4e9  # of a record of another machine
+OF_THIS_MACHINE = {"notify", "access"}  # keys of a job that say what this machine runs
 MOST = {"max_results": 10 << 30, "max_log": 100 << 20}  # bytes, where such a record names no limit
 OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 
@@ -90,7 +91,7 @@ def read_record(
     values = told.get("spec")
     # What is run on this machine, or told to whom, is not for a worker to say: the settings of this one count.
     spec = RunSpec.of(
-        {key: value for key, value in values.items() if key != "notify"} if isinstance(values, dict) else {}
+        {key: value for key, value in values.items() if key not in OF_THIS_MACHINE} if isinstance(values, dict) else {}
     )
     if spec.limits.max_results is None or spec.limits.max_log is None:  # no worker says how much this disk takes
         spec = RunSpec.of({**spec.values, "limits": {**dict(spec.values.get("limits") or {}), **MOST}})
