@@ -4,6 +4,7 @@ Exactly an id comes before exactly a name, and that before the beginning of an i
 command takes the beginning of one's id where another one is called so. A slice that is called as an id is meant beside it.
 """
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -166,11 +167,16 @@ def named(
     return [lease for lease in held if lease.handle == default_handle()] or held
 
 
+def is_own(session: Session, owner: str | None) -> bool:
+    """Return whether the owner in a label is this user. tpujob 0.1 before 2026-12 wrote another one for each machine."""
+    return owner in (session.owner, names.owner_id(user_name(), os.uname().nodename))
+
+
 def is_of(session: Session, lease: Lease, owner: str | None) -> bool:
     """Return whether a command without another owner's name means this lease, or with that name."""
     if owner is not None:
         return lease.owner == owner
-    return lease.purpose is not Purpose.ELSEWHERE or session.is_own(lease.owner)
+    return lease.purpose is not Purpose.ELSEWHERE or is_own(session, lease.owner)
 
 
 def is_of_up(lease: Lease) -> bool:

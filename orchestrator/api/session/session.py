@@ -280,11 +280,7 @@ class Session:
     @property
     def owner(self) -> str:
         """Who owns what this user makes, as in labels and in the names of nodes: the same on every machine."""
-        return self.target.owner or names.owner_name(user_name(), socket.gethostname(), self.target.account)
-
-    def is_own(self, owner: str | None) -> bool:
-        """Return whether the owner in a label is this user. tpujob 0.1 before 2026-12 wrote another one for each machine."""
-        return owner in (self.owner, names.owner_id(user_name(), socket.gethostname()))
+        return self.target.owner or names.owner_name(user_name(), os.uname().nodename, self.target.account)
 
     # -- what is owed ---------------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ def _is_called(view: SliceView, name: str | None) -> bool:
 
 def _belongs(session: Session, view: SliceView, owner: str | None) -> bool:
     label = view.labels.get(names.OWNER)
-    return session.is_own(label) if owner is None else label == owner
+    return lookup.is_own(session, label) if owner is None else label == owner
 
 
 def only(found: Sequence[SliceView]) -> SliceView:
@@ -93,7 +93,7 @@ def owner_text(session: Session, view: SliceView) -> str:
     if is_closed(session, view):
         return f"{view.native_state}, though this machine's ledger has closed it"
     owner = view.labels.get(names.OWNER)
-    return "yours, but not in this machine's ledger" if session.is_own(owner) else f"owner {owner or 'unknown'}"
+    return "yours, but not in this machine's ledger" if lookup.is_own(session, owner) else f"owner {owner or 'unknown'}"
 
 
 def is_closed(session: Session, view: SliceView) -> bool:

@@ -333,7 +333,7 @@ def _unleased(session: Session, asked: ProjectInventory, view: cloud_api.SliceVi
         mode=view.labels.get(names.MODE),
         emulated=traits.is_emulated(asked.cloud),
         owner=owner,
-        yours=session.is_own(owner),
+        yours=lookup.is_own(session, owner),
         remark=remark,
         now=now,
     )
