@@ -424,8 +424,8 @@ def test_the_next_command_deletes_a_stopped_slice_at_the_end_of_its_hold(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
-    end_claims(tpujob)
     assert tpujob("stop", "alice").returncode == 0
+    end_claims(tpujob)  # its watchdog is off
     (lease,) = tpujob.leases()
     real = Clocks.now
     monkeypatch.setattr(Clocks, "now", lambda clocks, cloud: real(clocks, cloud) + lease.ends_at - lease.created_at)
