@@ -61,6 +61,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "passed": "goes to run {run}",
     "detached": "goes on without its command",
     "extended": "its end is moved to {until}",
+    "relabeled": "its labels, which another machine writes, say something new",
     "results_collected": "results are collected from its slice: {state}",
     "down": "delete: {reason}",
     "gone": "proven gone: {evidence}",
