@@ -28,10 +28,8 @@ from .saved import RESTORED_PART, Saved, explained, say
 PIECE_BYTES = 32 << 20  # what one request sends, and what a broken one sends again
 CHECKPOINT, METRICS = "artifacts/checkpoint.json", "artifacts/metrics.jsonl"
 LOOK_BYTES = 64 << 10
-QUICK, SHARE = (
-    10,
-    20,
-)  # a copy is made so many times as often as a large one, and takes at most one part in so many of the time
+QUICK = 10  # a copy is made so many times as often as a large one
+SHARE = 20  # it takes at most one part in so many of the time
 MOST_TORN = 3  # copies in a row that are given up because the job wrote to their files
 LAST_S = 20.0  # a job that is stopped with less time than that is not saved once more
 LEAST_S, SPARE_S = 5.0, 2.0  # of that time: for the last copy at least, and after it
