@@ -131,7 +131,8 @@ def test_it_ends_when_idle_but_not_while_there_is_a_node(emulator: Emulator, mon
     monkeypatch.setenv("TPUJOB_EMULATOR_IDLE_S", "0.05")
     again = emulator.restarted()
     again.request("DELETE", f"/v2/{node.name}")  # whatever that took
-    until(lambda: control.running(emulator.state_dir) is None, "the end of an idle daemon")
+    until(lambda: has_ended(again.endpoint.pid), "the end of an idle daemon")  # it saves its state last of all
+    assert control.running(emulator.state_dir) is None
     assert json.loads((emulator.state_dir / "state.json").read_text())["nodes"] == []
 
 
