@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_pause_has_no_timeout_and_a_failure_is_logged_once_but_for_calls(
     vm: Vm, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(watchdog.time, "sleep", slept.append)
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(**{**vars(time), "sleep": slept.append}))  # its own alone
     assert vm.perform(("sleep", 7.0)) is None and slept == [7.0]
 
     def fails(*_: object) -> None:
@@ -439,7 +440,7 @@ def test_it_waits_for_its_index_and_starts_over_after_an_exception(
     started_with: Callable[[Scripted], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(watchdog.time, "sleep", slept.append)
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(**{**vars(time), "sleep": slept.append}))  # its own alone
     scripted = Scripted(None, 0, 7.0, ValueError("odd"), 8.0)
     with pytest.raises(SystemExit):
         started_with(scripted)
