@@ -254,9 +254,10 @@ class Silence:
         return f"waiting for {names}: nothing came for {longest}; the job may go on there"
 
 
-# Times `chip_s`: from the start of the job to the first look, between two (a minute: the API limits them), and from the first
-# to the last. One that is attached later looks once.
-FIRST, EVERY, LAST = 0.1, 0.2, 5.0
+# Times `chip_s`: from the start of the job to the first look, between two (a minute: the API limits them), and between two once
+# so much has passed. None is the last: a worker under load says it late, one whose job prepares its data first trains alone
+# later, and this machine may have slept meanwhile.
+FIRST, EVERY, SELDOM = 0.1, 0.2, 5.0
 
 
 @dataclass(slots=True)
@@ -268,16 +269,17 @@ class ChipWatch:
     attempt: str
     chip_s: float
     began: float
-    _looks: int = 0
+    _due: float = 0.0  # the next look, as `passed`
     _told: set[str] = field(default_factory=set)
 
     async def tick(self, silent_s: float = 0.0) -> None:
         """Ask what the workers have published, if that is due, and report what is new."""
         now = await Now()
         passed = (now - self.began) / self.chip_s - FIRST
-        if passed < self._looks * EVERY or (self._looks and passed > LAST):
+        if passed < self._due:
             return
-        self._looks = int(passed / EVERY) + 1
+        every = EVERY if passed < SELDOM else SELDOM
+        self._due = (int(passed / every) + 1) * every
         try:
             published = await GetGuestAttributes(self.lease.name)
         except errors.CloudError:

@@ -392,10 +392,14 @@ def test_a_slice_that_goes_while_attach_connects_ends_the_run_as_canceled(world:
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("ticks", "asked"),
-    [([29, 31, 89, 92, 149, 152], [31, 92, 152]), ([4000, 4010, 4100], [4000])],
-    ids=["as the job begins", "as one attaches late"],
+    [
+        ([29, 31, 89, 92, 149, 152], [31, 92, 152]),
+        ([1510, 1531, 1600, 3029, 3031, 4500, 4531], [1510, 1531, 3031, 4531]),
+        ([4000, 4010, 4100, 4531], [4000, 4531]),
+    ],
+    ids=["as the job begins", "after a late answer too", "as one attaches late"],
 )
-def test_the_workers_are_asked_soon_once_a_minute_and_once_after_an_attach(ticks: list[int], asked: list[int]) -> None:
+def test_the_workers_are_asked_soon_once_a_minute_and_later_seldom(ticks: list[int], asked: list[int]) -> None:
     lease, found = lease_and_request().lease, []
     watch = ChipWatch(lease, Standing(lease, 0.0, End(0.0), 0.0), "a-1", 300.0, 0.0)
     for now in ticks:
