@@ -156,7 +156,13 @@ def chips(first: str) -> None:
             end = f"; what opens it fails. hint: `sudo kill {pid}` ends that process"
         elif not is_well and held_since == math.inf and passed_s >= first_s:
             use, text = "idle", f"{who} holds a TPU chip {after} after the job began"
-        if use != told and _publish({**record, "use": use, "text": text}, in_pod):
+        record.update(use=use, text=text)
+        is_new = use != told
+        if is_new:
+            with contextlib.suppress(OSError):  # such as of a full disk
+                write(f"{os.environ['TPUJOB_ARTIFACTS']}/{NAME}", {"chips": record})
+        # With each look again while it is not well: Google may accept a write and drop it.
+        if (is_new or text) and (in_pod or _publish(record)) and is_new:
             told = use
             if end or (text and in_pod):
                 os.write(LOG, f"tpujob: {text}{end}\n".encode())
@@ -195,17 +201,14 @@ def connected(sockets: dict[int, set[str]], hosts: set[str]) -> bool:
     return any(far[:8] in hosts and (far, near) not in ends for near, far in ends)
 
 
-def _publish(record: dict[str, object], in_pod: bool) -> bool:
-    """Publish it, and note it for the report; return whether that worked, or never will."""
-    with contextlib.suppress(OSError):  # such as of a full disk
-        write(f"{os.environ['TPUJOB_ARTIFACTS']}/{NAME}", {"chips": record})
+def _publish(record: dict[str, object]) -> bool:
+    """Publish it; return whether that worked, or never will."""
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     path = "/computeMetadata/v1/instance/guest-attributes/tpujob/chips"
     connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
     try:
-        if not in_pod:
-            connection.request("PUT", path, json.dumps(record), {"Metadata-Flavor": "Google"})
-        return in_pod or connection.getresponse().status < 500
+        connection.request("PUT", path, json.dumps(record), {"Metadata-Flavor": "Google"})
+        return connection.getresponse().status < 500
     except (OSError, http.client.HTTPException):
         return False
 

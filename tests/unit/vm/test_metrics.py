@@ -301,6 +301,31 @@ def test_neither_a_failed_look_nor_a_full_disk_ends_the_looks(tmp_path: Path, mo
     assert (tmp_path / "log").read_text() == "tpujob: no process holds a TPU chip 0 s after the job began\n"
 
 
+def test_what_is_not_well_is_published_with_each_look_as_one_write_may_be_dropped_and_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "accel0").touch()
+    monkeypatch.delenv("TPUJOB_AGENT", raising=False)
+    variables = {
+        "EMULATED_CHIPS": str(tmp_path),
+        "HOSTS": "h",
+        "WORKER": "0",
+        "ATTEMPT": "a",
+        "ARTIFACTS": str(tmp_path),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(f"TPUJOB_{name}", value)
+    monkeypatch.setattr(os, "nice", Mock())
+    monkeypatch.setattr(chips, "holders", Mock(side_effect=[*[(set(), {})] * 3, ({os.getpid()}, {})]))
+    connection = Mock()
+    connection.getresponse.return_value.status = 200
+    monkeypatch.setattr(chips.http.client, "HTTPConnection", Mock(return_value=connection))
+    chips.chips("0")
+    published = [json.loads(each.args[2])["use"] for each in connection.request.call_args_list]
+    noted = [json.loads(line)["chips"]["use"] for line in (tmp_path / chips.NAME).read_text().splitlines()]
+    assert (published, noted) == (["idle", "idle", "idle", "used"], ["idle", "used"])
+
+
 def test_a_job_that_seemed_to_train_alone_is_told_so_after_its_end_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
