@@ -26,7 +26,7 @@ from orchestrator.text import names, parsing
 
 if TYPE_CHECKING:
     from orchestrator.capacity.grants import Grant
-    from orchestrator.promise.lease.run_spec import NotifyWish
+    from orchestrator.promise.lease.run_spec import NotifyWish, QueueWish
 
 EMULATED, GOOGLE = periods.EMULATED, "google"
 GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
@@ -48,6 +48,7 @@ class Target:
     access: AccessWish = NO_WISH
     gke: ClusterWish = NO_CLUSTER_WISH
     notify: NotifyWish | None = None
+    queue: QueueWish | None = None
     service_account: str | None = None
     runs_dir: str | None = None
     emulated_cores: int | None = None
@@ -83,7 +84,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         owner=_owner(environ["TPUJOB_OWNER"], "TPUJOB_OWNER") if environ.get("TPUJOB_OWNER") else own.get("owner"),
         **{
             key: own[key]
-            for key in ("access", "gke", "notify", "service_account", "runs_dir", "emulated_cores")
+            for key in ("access", "gke", "notify", "queue", "service_account", "runs_dir", "emulated_cores")
             if key in own
         },
     )
@@ -188,7 +189,7 @@ def settings_path(environ: Environ) -> Path:
 
 
 def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
-    """Return the keys that are set, checked: lines `key: value`, a list `quota:`, sections `access:`, `gke:` and `notify:`.
+    """Return the keys that are set, checked: lines `key: value`, a list `quota:`, and the other sections of `_SECTIONS`.
 
     Raises ConfigError. A file that does not exist sets none. Nodes are composed, not constructed: tags and aliases have no
     effect, and every value is its text.
@@ -212,7 +213,7 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
             raise ConfigError(f"{where}: set twice", hint="keep one of the two")
         if name == "quota":
             found[name] = _grants(node, str(path), where)
-        elif name in ("access", "gke", "notify"):
+        elif name in ("access", "gke", "notify", "queue"):
             found[name] = _section(name, text, str(path))
         elif not name or node.id != "scalar" or not node.value:
             raise ConfigError(f"{where}: needs one plain value", hint="remove the line to unset it")
@@ -320,7 +321,7 @@ _KEYS: dict[str, Callable[[str, str, Environ], Any]] = {
     "runs_dir": _directory,
     "emulated_cores": _cores,
 }
-_SECTIONS = ("access", "gke", "notify", "quota")
+_SECTIONS = ("access", "gke", "notify", "queue", "quota")
 
 # -- state -----------------------------------------------------------------------------------------------------------
 

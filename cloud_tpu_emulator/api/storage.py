@@ -140,13 +140,14 @@ class StorageApi(Api):
     @route("GET", "/download" + ONE_OBJECT, "storage.objects.get")
     async def download(self, call: ApiCall) -> web.StreamResponse:
         """Reply with the object's content, or a range of it."""
-        found, effect = self._found(call).with_suffix(".data"), call.effect
+        described, effect = self._found(call), call.effect
+        found, headers = described.with_suffix(".data"), {"X-Goog-Generation": str(_read(described).generation)}
         if effect is None:
-            return web.FileResponse(found)
+            return web.FileResponse(found, headers=headers)
         begin, content = call.request.http_range.start or 0, found.read_bytes()
         part = content[call.request.http_range]
-        ranged = {"Content-Range": f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"}
-        response = web.StreamResponse(status=206, headers=ranged | {"Content-Length": str(len(part))})
+        headers |= {"Content-Range": f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"}
+        response = web.StreamResponse(status=206, headers=headers | {"Content-Length": str(len(part))})
         await response.prepare(call.request)
         if effect.kind == "content_wrong":
             await response.write(bytes([part[0] ^ 1]) + part[1:])

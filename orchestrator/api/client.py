@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from orchestrator.api import functions, guarantee, jobs, results, slices, sweeps
+from orchestrator.api import functions, guarantee, jobs, queue, results, slices, sweeps
 from orchestrator.api import session as sessions
 from orchestrator.api.session.arguments import CHECK, HOLD, LIFE, WAIT, Duration, Provisioning, Via, seconds, size
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs.ending import Canceled, CanceledSweep
     from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
     from orchestrator.api.jobs.planning import Export, Plan
+    from orchestrator.api.queue.door import JobQueue
     from orchestrator.api.results.costs import Since
     from orchestrator.api.session.events import LogLine, OnEvent, RunResult, SweepResult
     from orchestrator.api.session.reporter import Reporter
@@ -116,6 +117,11 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client(cloud={self.cloud!r}, project={self.project!r})"
+
+    @property
+    def queue(self) -> JobQueue:
+        """The queue of jobs, which start by themselves."""
+        return queue.door.JobQueue(self._session)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -419,9 +425,8 @@ class Client:
 
         Raises UserError beyond its limits.
         """
-        by_s = seconds(self._named("by"), by, *HOLD)
         with self._session() as session:
-            return slices.up.extend(session, name, by_s, owner=owner)
+            return slices.up.extend(session, name, seconds(self._named("by"), by, *HOLD), owner=owner)
 
     @contextmanager
     def forward(self, name: str | Run | None, *ports: int, worker: int = 0) -> Iterator[dict[int, int]]:
@@ -533,9 +538,7 @@ class Client:
 
     def _idle_s(self, idle: Duration | None) -> float | None:
         """Return what `SliceOptions.idle_s` says of it."""
-        if idle == DEFAULT_IDLE:
-            return None
-        return math.inf if idle is None else seconds(self._named("idle"), idle, *HOLD)
+        return None if idle == DEFAULT_IDLE else math.inf if idle is None else seconds(self._named("idle"), idle, *HOLD)
 
     def _collect_garbage(self, on_event: OnEvent | None, dry_run: bool, /, *where: Any, **more: Any) -> GcResult:
         with self._reporter(on_event) as reporter:

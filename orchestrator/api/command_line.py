@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.api import guarantee, jobs, results, slices
+from orchestrator.api import queue as queues
 from orchestrator.api import session as sessions
 from orchestrator.api.client import Client, after_end
 from orchestrator.api.session.arguments import HOLD, Duration
-from orchestrator.errors import TpujobError
+from orchestrator.errors import Interrupted, TpujobError
+from orchestrator.text.units import format_duration
 from orchestrator.traits import traits_on
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.api.guarantee.gc import GcResult, LocalGcResult
     from orchestrator.api.jobs.job import CheckedJob
     from orchestrator.api.jobs.planning import Export, JobRequest, Plan
+    from orchestrator.api.queue.queue import QueueEntry
     from orchestrator.api.session.events import LogLines, OnEvent, RunResult, SweepResult
     from orchestrator.api.session.reporter import Reporter
     from orchestrator.api.session.session import Session
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.hosts.fleet.on_workers import Forwarded
     from orchestrator.report.comparison.figures import RunFigures
 
+LONG_WAIT_S = 3600.0  # of `tpu.wait`: `submit` of a job that may wait longer leaves that to the queue
 OPTIONS = {"max_duration": "--ttl"}  # whose name is not that of the parameter
 
 
@@ -101,6 +105,33 @@ class CommandClient(Client):
         keep_s = self._limit("keep", keep, *HOLD)
         how = {"detach": detach, "check": check, "resume": resume, "cloud_is_named": self.session.cloud_is_named}
         return self._start(job, None, keep_s=keep_s, **how)
+
+    def submits_to_queue(self, job: CheckedJob) -> str | None:
+        """Return why `submit` puts this job into the queue; None: it starts it at once."""
+        if job.is_sweep:
+            return "a sweep has no slice for each of its jobs"
+        spec = jobs.job.spec_of(job)
+        if not traits_on(spec.on).vms:
+            return None
+        if spec.on_preemption == "restart":
+            return "it is to go on after a preemption"
+        return f"it may wait for {format_duration(spec.tpu.wait)}" if spec.tpu.wait > LONG_WAIT_S else None
+
+    def enqueue(self, job: CheckedJob, why: str) -> Sequence[QueueEntry]:
+        """Add a job to the queue, say why, and make a pass."""
+        with self._session() as session:
+            added = self.queue.add(job)
+            names = ", ".join(f"{each.name} ({each.id})" for each in added)
+            session.reporter.notice("queue", f"{names}: in the queue, since {why}; `tpujob queue` shows it")
+            try:
+                queues.queue.run_passes(session)
+            except Interrupted:
+                raise
+            except TpujobError as error:  # it is in the queue all the same
+                session.reporter.fail(error)
+            if (alone := queues.queue.nothing_goes_on()) is not None:
+                session.reporter.notice("note", alone)
+            return added
 
     def export_request(self, request: JobRequest, *, with_secrets: bool, **gke: str | None) -> Export:
         with self._session() as session:
@@ -199,7 +230,9 @@ class CommandClient(Client):
     def finish_own(self, *, quiet: bool) -> LocalGcResult:
         """Finish what this machine's ledger owes."""
         with self._session(quiet=quiet, light=True) as session:
-            return guarantee.gc.finish_own(session)
+            found = guarantee.gc.finish_own(session)
+            queues.queue.pass_of_timer(session)
+            return found
 
     def has_zones(self, on: str) -> bool:
         """Return whether `--cloud`, `--project` and zones say where a place is looked at; else its cluster does."""

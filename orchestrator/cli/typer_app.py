@@ -233,13 +233,30 @@ def output_options() -> list[Any]:
 
 def _group(full_name: str, callback: Any = lambda: None, completion: bool = False) -> Any:
     text = COMMANDS[full_name].summary if full_name else DESCRIPTION
-    app = _typer(add_completion=completion, cls=_Group, no_args_is_help=True, help=text)
-    app.callback()(callback)
+    lists = bool(full_name and COMMANDS[full_name].function)  # without a command it lists what there is
+    app = _typer(add_completion=completion, cls=_Group, no_args_is_help=not lists, help=text)
+    app.callback(invoke_without_command=lists)(_alone(command_table.load(full_name)) if lists else callback)
     group: Any = typer.main.get_command(app)
     group.full_name = full_name
     for name in children(full_name):
         group.add_command(LazyCommand(f"{full_name} {name}".strip()))
     return group
+
+
+def _alone(function: Callable[..., int | None]) -> Callable[..., None]:
+    """Return the callback of a group that does this where no command follows."""
+    declared = _declared(function, reads=True)
+
+    @functools.wraps(declared)
+    def callback(ctx: typer.Context, **kwargs: Any) -> None:
+        if ctx.invoked_subcommand is None:
+            declared(**kwargs)
+
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = inspect.signature(declared).parameters.values()
+    callback.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+    callback.__annotations__ = {"ctx": typer.Context, **declared.__annotations__}
+    return callback
 
 
 def _command(full_name: str) -> Any:

@@ -1,8 +1,9 @@
 """The sections of a job file that the settings have, too: `access:`, how workers are reached, `gke:`, on which cluster, and
-`notify:`, who is told.
+`notify:`, who is told; and `queue:`, which only the settings have.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -12,12 +13,12 @@ from orchestrator.errors import JobSpecError
 from orchestrator.job.cluster import ClusterWish
 from orchestrator.job.json_schema import OR_NULL, TEXT_OR_NULL, Section
 from orchestrator.job.mistakes import explain, messages
-from orchestrator.job.rules import cross_field_rules, gke
+from orchestrator.job.rules import cross_field_rules, field_rules, gke
 from orchestrator.job.rules import notify as notify_rules
 from orchestrator.job.source import yaml_source
 from orchestrator.job.source.yaml_source import Mistake, Path
 from orchestrator.promise.lease.access import AccessWish
-from orchestrator.promise.lease.run_spec import NotifyWish
+from orchestrator.promise.lease.run_spec import NotifyWish, QueueWish
 
 
 class AccessSection(Section):
@@ -137,13 +138,36 @@ class NotifySection(Section):
         return NotifyWish(self.url, self.command, self.on)
 
 
+class QueueSection(Section):
+    """The queue of jobs. Only in the settings."""
+
+    store: Annotated[str | None, BeforeValidator(field_rules.bucket), Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="`gs://BUCKET/DIRECTORY`, where the queue is kept, so that several machines carry it on. Left out: on this "
+        "machine.",
+    )
+    slots: int = Field(default=1, ge=1, le=1000, description="How many slices the queue may have at once.")
+    max_cost: Annotated[float | None, BeforeValidator(field_rules.max_cost), Shape(OR_NULL)] = Field(
+        default=None, description="How many US dollars the queue may spend in the time `per`, what is claimed included."
+    )
+    per: Annotated[float, BeforeValidator(partial(field_rules.duration, least="1h", most="366d"))] = Field(
+        default=30 * 86400.0, description="The time of `max_cost`."
+    )
+
+    @property
+    def wish(self) -> QueueWish:
+        """Return what the section says."""
+        return QueueWish(self.store, self.slots, self.max_cost, self.per)
+
+
 class _OfSettings(Section):
+    queue: QueueSection = QueueSection()
     access: AccessSection = AccessSection()
     gke: GkeSection = GkeSection()
     notify: Annotated[NotifySection, BeforeValidator(notify_rules.short_form)] = NotifySection()
 
 
-def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish | NotifyWish:
+def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish | NotifyWish | QueueWish:
     """Return what one of these sections of the settings file says, by the same model, rules and messages as in a job file.
 
     The text has the section of this name. Raises JobSpecError with every mistake in it.
@@ -161,7 +185,7 @@ def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish | N
     mistakes += [mistake for mistake in source.mistakes if mistake.path[:1] == (name,)]
     if mistakes or section is None:
         raise JobSpecError(messages(file, source, mistakes))
-    wish: AccessWish | ClusterWish | NotifyWish = section.wish
+    wish: AccessWish | ClusterWish | NotifyWish | QueueWish = section.wish
     return wish
 
 
@@ -176,4 +200,13 @@ def _notify_problems(section: Any) -> Iterator[tuple[Path, str]]:
         yield tuple(part for part in ("notify", problem[0]) if part), problem[1]
 
 
-_PROBLEMS = {"access": cross_field_rules.access_problems, "gke": _gke_problems, "notify": _notify_problems}
+def _no_problems(section: Any) -> Iterator[tuple[Path, str]]:
+    yield from ()
+
+
+_PROBLEMS = {
+    "access": cross_field_rules.access_problems,
+    "gke": _gke_problems,
+    "notify": _notify_problems,
+    "queue": _no_problems,
+}

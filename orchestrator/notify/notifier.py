@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.promise.effects.base import Report
     from orchestrator.promise.lease import changes
     from orchestrator.promise.lease.absence import Released
+    from orchestrator.promise.lease.lease import Lease
     from orchestrator.promise.lease.run_and_attempt import RunRecord
     from orchestrator.promise.lease.run_spec import NotifyWish
     from orchestrator.text.redaction import Redactor
@@ -52,7 +53,7 @@ class Notifier:
             secrets.add(*receivers.addresses(own, os.environ))
         self._sender: subprocess.Popen[bytes] | None = None
 
-    def open_ledger(self) -> Ledger:
+    def open_ledger(self) -> HeardLedger:
         """Return the ledger, of which this hears what is recorded."""
         return HeardLedger(self._directory / "ledger.sqlite3", self)
 
@@ -177,8 +178,14 @@ class HeardLedger(Ledger):
     def __init__(self, path: Path, notifier: Notifier) -> None:
         super().__init__(path)
         self._notifier = notifier
+        # Of a queue: what has to be done before a create call of this lease is recorded. What it raises stops the call.
+        self.before_create: Callable[[Lease], None] | None = None
 
     def record(self, *recorded: changes.LeaseEvent | changes.AttemptEvent) -> None:
+        if self.before_create is not None:
+            for each in recorded:
+                if isinstance(each, changes.CreateSent):
+                    self.before_create(self.lease(each.lease_id))
         heard = self._notifier.hears(self, recorded)
         super().record(*recorded)
         if heard:

@@ -52,10 +52,13 @@ class Teller(Protocol):
 class Desk(Protocol):
     """The session of a command, as far as a place sees it. Nothing of it connects to a cloud, but `run` and `recover`."""
 
-    ledger: Ledger
     locks: FileLocks
     directory: Path  # the state directory
     target: Target
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of this machine."""
 
     @property
     def reporter(self) -> Teller:

@@ -169,6 +169,18 @@ class Stay(Ground, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class QueuedRun:
+    """A run of a queue: it has its id since it was added, and the queue counts its attempts."""
+
+    run: str
+    attempt: int  # from 1; one that gets no slice is made again under the same number
+    # Called when the slice is the job's, before that starts; raises if it must not.
+    before_start: Callable[[Lease], None]
+    # Called when the start fails after that: returns whether the slice is still this process's to delete.
+    not_started: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """How a command wishes to run a job, beside what its file says."""
 
@@ -179,6 +191,7 @@ class Wish:
     has_slice: bool = False  # which the run before leaves to it
     sweep: Mapping[str, Any] | None = None  # of which sweep the run is, and which of its variants
     resume: str | None = None  # the run whose saved work in the bucket of the job the next attempt goes on from
+    queued: QueuedRun | None = None
     only_plan: bool = False  # nothing is run: this machine need not have what a run needs of it
     check_workers: Callable[[int], None] = lambda count: None  # raises UserError for too few workers
 

@@ -22,7 +22,7 @@ from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease.absence import Released, unchecked
 from orchestrator.promise.lease.changes import AttemptEnded, NotAllowed, Ready
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, SliceView
-from orchestrator.promise.lease.lease import Lease, LeaseState, release_reason
+from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose, release_reason
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, state_after, what_ended_it
 from orchestrator.promise.release import latest_lease, release_all, try_record
 from orchestrator.promise.renewal import catch_up
@@ -59,7 +59,9 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
             lease, unread = await _as_moved(lease)  # noqa: PLW2901
             why = release_reason(lease, now=now, owner_alive=alive)
         each = None if why is None else Overdue(lease, why, unread=unread)
-        looks = look and (lease.state is LeaseState.READY or lease.runs_detached)
+        # What became of a job of a queue is for the queue to see: whoever deletes its slice has to record why.
+        of_queue = lease.purpose is Purpose.QUEUE and lease.runs_detached
+        looks = look and not of_queue and (lease.state is LeaseState.READY or lease.runs_detached)
         if each is None and not alive and (looks or lease.is_waited_out(now)) and not await _is_followed(lease):
             each = await _ended_already(lease, now)
         if each is not None and not (lease.handle == spare and lease.down_at is None and now < lease.deadline):

@@ -6,6 +6,8 @@ its own, and never without reading the labels first; once decided, it repeats th
 handles the preemption notice: the job gets SIGTERM while there is time for a checkpoint.
 """
 
+# pathlib would double the start-up time.
+# ruff: noqa: PTH110, PTH111, PTH114, PTH116, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import fcntl
@@ -31,6 +33,7 @@ FAST_FACTOR = 4  # all look so many times more often near the end, or while an a
 MAX_STAGGER = 10  # workers beyond this one wait as long as it does
 NOTICE_S = 30.0  # the notice comes about so long before the end; the job gets all of it
 NOTICE_REPEATS = 3  # the notice is published so often: a write may be lost
+METRICS, METRIC_CHARS, METRICS_CHARS, METRICS_BYTES = 12, 40, 600, 4096  # at most: values, of each, of all, read
 
 
 class Countdown:
@@ -67,6 +70,7 @@ def program(config: dict[str, Any], worker: int) -> Effects:
 
     ("clock",) -> seconds since boot, ("call", method, path, body) -> (status, json or None, the server's unix time or None)
     ("heartbeat",) -> text or None, ("job",) -> ("none"|"running"|"ended", ended so long ago or None, exit code or None)
+    ("report", metrics, too?) -> (attempt and state that "job" saw, or None; its metrics), or None
     ("busy",) -> bool, ("publish", key, value) -> bool, ("log", text), ("sleep", seconds)
     ("preempted",) -> bool, ("stop", grace in seconds) -> was it asked to, or is there none running?
     """
@@ -97,6 +101,7 @@ class Watchdog:
         self.may_get: bool | None = None  # None: not known yet
         self.may_delete: bool | None = None
         self.published_record: dict[str, Any] | None = None
+        self.published_metrics: dict[str, Any] = {}
         self.next_poll = self.prove_at = 0.0
         self.next_publish = self.published_at = self.republish_s = 0.0  # of the published record
         self.retry_s: float = self.heartbeat_s / 12
@@ -111,6 +116,7 @@ class Watchdog:
         self.last_heartbeat: str | None = None
         self.observed = self.heartbeat_seen = False
         self.job: tuple[str, float | None, int | None] = ("none", None, None)
+        self.report: Any = None  # not known yet
         own, polls = 3 * max(self.heartbeat_s, self.tick_s), 3 * self.poll_s
         self.silence = Countdown(config["ttl_s"], 3 * self.heartbeat_s, self.grace_s)
         self.ending = Countdown(config["linger_s"], own, self.grace_s)
@@ -181,6 +187,7 @@ class Watchdog:
         if self.mode == DETACHED:
             before, self.job = self.job[0], (yield ("job",))
             self.count_ending(before)
+            self.report = (yield ("report", self.first)) or self.report
         elif self.mode == HOLD and self.config["idle_s"] and self.first:
             self.job = yield ("job",)
             if self.job[0] == "running" or (yield ("busy",)):
@@ -224,7 +231,7 @@ class Watchdog:
             return
         mode = labels.get("tpujob-mode")
         if mode in MODES and mode != self.mode:
-            self.mode = mode
+            self.mode, self.report = mode, None
             for countdown in (self.silence, self.ending, self.idling):
                 countdown.restart()
         self.deadline = _seconds(labels.get("tpujob-deadline"), self.deadline)
@@ -304,8 +311,7 @@ class Watchdog:
             pause_s, self.pause_s = self.pause_s, min(2 * self.pause_s, self.heartbeat_s / 2)
             return pause_s
         self.pause_s, self.reported_delete = self.retry_s, None
-        collecting = self.mode == DETACHED and self.ending.over  # a client is collecting, or the slice would be gone
-        tick_s = self.heartbeat_s if collecting else self.tick_s
+        tick_s = self.heartbeat_s if self.mode == DETACHED else self.tick_s  # a client waits for the end
         waits = [tick_s, self.next_poll - self.now, self.left_s()]
         if self.republish_s < self.tick_s:  # else it is published with another look
             waits.append(self.next_publish - self.now)
@@ -329,8 +335,8 @@ class Watchdog:
             yield ("log", f"{reason}: deleting {self.config['node']} was answered with {status}")
 
     def should_prove(self) -> bool:
-        """Return whether this worker proves the permission. The workers share one service account, so a few prove it for all;
-        the others only check that they reach the API. If the first one is dead or rate-limited, the next one follows."""
+        """Return whether this worker proves the permission for all. If the first one is dead or rate-limited, the next one
+        follows; the others only check their route."""
         return self.worker < PROVERS and not (self.may_get and self.may_delete)
 
     def prove(self) -> Effects:
@@ -359,17 +365,23 @@ class Watchdog:
             "deadline": self.deadline,
             "sha256": self.config.get("sha256"),
         }
+        metrics: dict[str, Any] = {}
+        if self.mode == DETACHED and self.report:
+            record["job"], metrics = self.report
         news = record != self.published_record
+        if metrics != self.published_metrics:  # no news: with the next heartbeat
+            self.next_publish = min(self.next_publish, self.published_at + self.heartbeat_s)
         least_s = self.heartbeat_s / PUBLISHES_PER_MINUTE
         if news and self.next_publish > self.now + least_s:
             self.next_publish = self.published_at + least_s
         if self.now < self.next_publish:
             return
-        said = yield ("publish", "watchdog", record)
+        said = yield ("publish", "watchdog", dict(record, metrics=metrics) if metrics else record)
         self.published_at = self.now
         if not said:
             self.next_publish = self.now + least_s
             return
+        self.published_metrics = metrics
         self.republish_s = min(2 * self.republish_s, SLOW_FACTOR * self.poll_s) if not news else self.heartbeat_s / 3
         self.next_publish = self.now + self.republish_s
         if news:
@@ -409,6 +421,7 @@ class Vm:
         self.metadata = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}"
         self.token, self.token_until = "", 0.0
         self.failed = ""
+        self.run, self.seen = "", self._state(None)
         if not self.api.startswith("https:"):
             sys.modules["ssl"] = None  # type: ignore[assignment]  # http.client does without it: 4 MB for each worker
         signal.signal(signal.SIGALRM, _on_timeout)
@@ -428,7 +441,7 @@ class Vm:
             if name != "call" and text != self.failed:  # calls fail in every outage, and the program handles that
                 self.failed = text
                 self.log(text)
-            return DEFAULT_REPLIES[name]
+            return DEFAULT_REPLIES.get(name)
 
     def clock(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -455,6 +468,19 @@ class Vm:
     def job(self) -> tuple[str, float | None, int | None]:
         """Return the state of the newest `main` phase; files and locks as in vm/files/phases.py."""
         phase = self._main_phase()
+        self.run, self.seen = (phase or "")[: -len("/main")], DEFAULT_REPLIES["job"]
+        self.seen = self._state(phase)
+        return self.seen
+
+    def report(self, metrics: bool) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Return what `job` saw, with its attempt, and the newest metrics."""
+        state, _, rc = self.seen
+        if state == "none":
+            return None, {}
+        job = {"attempt": self.run.rpartition("/")[2], "state": state, "rc": rc if rc in range(256) else None}
+        return job, _metrics(f"{self.run}/artifacts") if metrics else {}
+
+    def _state(self, phase: str | None) -> tuple[str, float | None, int | None]:
         if phase is None:
             return "none", None, None
         running = _locked(f"{phase}/lock")
@@ -482,7 +508,7 @@ class Vm:
         draft = ".stop.watchdog"
         directory = os.open(phase, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            if draft in os.listdir(directory):  # noqa: PTH208 - left by a watchdog that was killed here
+            if draft in os.listdir(directory):  # left by a watchdog that was killed here
                 os.unlink(draft, dir_fd=directory)
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
             os.write(fd, json.dumps({"grace_s": grace_s}).encode())
@@ -496,12 +522,12 @@ class Vm:
         return (self._ask_metadata("GET", "preempted", None) or b"").strip().upper() == b"TRUE"
 
     def _main_phase(self) -> str | None:
-        home = os.environ["HOME"] if self.emulated else os.path.expanduser("~" + self.user)  # noqa: PTH111
+        home = os.environ["HOME"] if self.emulated else os.path.expanduser("~" + self.user)
         phases = []
         for attempt in _names(f"{home}/tpujob/runs"):
             lock = f"{home}/tpujob/runs/{attempt}/main/lock"
-            if os.path.exists(lock):  # noqa: PTH110 (pathlib would double the start-up time)
-                phases.append((os.stat(lock).st_mtime, lock[: -len("/lock")]))  # noqa: PTH116
+            if os.path.exists(lock):
+                phases.append((os.stat(lock).st_mtime, lock[: -len("/lock")]))
         return max(phases)[1] if phases else None
 
     def busy(self) -> bool:
@@ -553,16 +579,13 @@ class Vm:
             connection.close()
 
 
-DEFAULT_REPLIES: dict[str, Any] = {
+DEFAULT_REPLIES: dict[str, Any] = {  # of any other effect: None
     "call": (0, None, None),
     "job": ("running", None, None),  # without an observation, do not judge
     "busy": True,
     "publish": False,
     "preempted": False,
     "stop": False,
-    "worker": None,
-    "heartbeat": None,
-    "log": None,
 }
 
 
@@ -579,23 +602,38 @@ def _parsed(text: bytes) -> Any:
 
 def _names(directory: str) -> list[str]:
     try:
-        return os.listdir(directory)  # noqa: PTH208
+        return os.listdir(directory)
     except OSError:
         return []
 
 
-def _read(path: str, limit: int) -> bytes | None:
-    """Return the first bytes, without blocking and without following a link: the directories belong to the job's user."""
+def _read(path: str, limit: int, *, end: bool = False) -> bytes | None:
+    """Return the first bytes, or the last ones of a regular file, without blocking and without following a link: the
+    directories belong to the job's user."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        return os.read(fd, limit)
+        return os.pread(fd, limit, max(0, os.fstat(fd).st_size - limit)) if end else os.read(fd, limit)
     except OSError:
         return None
     finally:
         os.close(fd)
+
+
+def _metrics(artifacts: str) -> dict[str, Any]:
+    """Return numbers and short texts of the newest whole line of metrics.jsonl; anything may be there."""
+    path = "" if os.path.islink(artifacts) else f"{artifacts}/metrics.jsonl"
+    text = b"\n" + (_read(path, METRICS_BYTES, end=True) or b"")
+    line = _parsed(text.split(b"\n")[-2])  # the end of a longer line is no object
+    metrics: dict[str, Any] = {}
+    for name in sorted(line, key="step".__ne__) if isinstance(line, dict) else ():
+        value, kind = line[name], type(line[name])
+        fits = abs(value) <= sys.float_info.max if kind in (int, float) else kind is str and len(value) <= METRIC_CHARS
+        if fits and len(name) <= METRIC_CHARS and len(metrics) < METRICS:
+            metrics[name] = value
+    return metrics if len(json.dumps(metrics)) <= METRICS_CHARS else {}
 
 
 def _locked(path: str) -> bool:
@@ -611,9 +649,9 @@ def _locked(path: str) -> bool:
 
 def main(argv: list[str]) -> int:
     """`watchdog.py CONFIG`. Returns only when another watchdog is running."""
-    with open(argv[1], encoding="utf-8") as file:  # noqa: PTH123
+    with open(argv[1], encoding="utf-8") as file:
         config = json.load(file)
-    lock = os.open(os.path.dirname(argv[1]), os.O_RDONLY)  # noqa: PTH120
+    lock = os.open(os.path.dirname(argv[1]), os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

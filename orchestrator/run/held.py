@@ -3,6 +3,7 @@
 May this run use it, and does it stay after it?
 """
 
+from functools import partial
 from operator import attrgetter
 
 from orchestrator import errors
@@ -14,7 +15,7 @@ from orchestrator.promise.effects.base import Lock, Make, Now, ReadLease, Report
 from orchestrator.promise.effects.cloud import Get
 from orchestrator.promise.lease.changes import HandedToNextRun, HeldUntil
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState
-from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode
+from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode, Purpose
 from orchestrator.promise.obligations import release_owed
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.release import latest_lease, try_start_guardian
@@ -141,6 +142,16 @@ async def _fitting(job: JobRun, lease: Lease) -> Draft:
     return draft
 
 
+async def tell_end(job: JobRun, progress: JobProgress) -> None:
+    """Tell the lane that the job has ended, before its slice is released or passed on. What fails there delays neither."""
+    if job.lane is None or job.lane.ended is None or progress.detached:
+        return
+    try:
+        await Make(partial(job.lane.ended, progress.state, progress.error))
+    except errors.TpujobError as error:
+        await Report("warning", error.message)
+
+
 async def pass_on(job: JobRun, progress: JobProgress) -> bool:
     """Leave the slice to the next run, if there is one and the slice is fine; return whether."""
     lane, lease = job.lane, progress.owed.lease
@@ -152,7 +163,8 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
         return False  # the slice is held for these results, or they were lost in a way that may concern it
     lease = await latest_lease(lease)
     left_s = lease.deadline - await Now()
-    if lease.state is not LeaseState.READY or lease.mode is not Mode.RUN or left_s < LEAST_LEFT_S:
+    is_ours = lease.mode is not Mode.HOLD and lease.purpose is not Purpose.ELSEWHERE
+    if lease.state is not LeaseState.READY or not is_ours or left_s < LEAST_LEFT_S:
         return False
     if not await Make(lane.reserve_next):
         return False

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.errors import TpujobError
 from orchestrator.hosts.fleet.effects import Disconnect
 from orchestrator.hosts.transfer.collect import CollectRequest
-from orchestrator.places.place import Phase, Stay
+from orchestrator.places.place import Phase, QueuedRun, Stay
 from orchestrator.promise.effects.base import MaskSignals
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import Lease
-from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, SavedState
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, SavedState
 from orchestrator.promise.obligations import Obligations, release_owed
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Lane:
     losers: list[Lease] = field(default_factory=list)  # of the race that it won, not proven gone yet
     crew: Crew | None = None
     collected: str | None = None  # the attempt before, whose files on the workers are not needed any more
+    # Called when a job has ended, before its slice is released or passed on: with its state and its error.
+    ended: Callable[[AttemptState, TpujobError | None], object] | None = None
 
     def hand_to(self, progress: JobProgress) -> None:
         """From here on, the run owes the slice, and the losers of its race that are not proven gone yet."""
@@ -74,6 +77,7 @@ class JobRun:
     max_duration_s: float
     metrics: Sink | None = None  # the sink of metrics.jsonl
     attached_to: Lease | None = None  # of a job that runs detached: the program begins in the middle
+    queued: QueuedRun | None = None  # of a queue: the claim passes to it before it starts
     # A held slice that fits: of `tpujob up`, or of this job since it failed, to be taken over.
     held: Lease | None = None
     lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice

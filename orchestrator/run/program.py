@@ -33,8 +33,8 @@ from orchestrator.promise.release import try_record
 from orchestrator.promise.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.run import collection
 from orchestrator.run.finish import capture, finish
-from orchestrator.run.following import hold_attempt, leave_unstarted
-from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, use_held
+from orchestrator.run.following import give_slice, hold_attempt, leave_unstarted
+from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, tell_end, use_held
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
 from orchestrator.run.progress import JobProgress, Outcome
@@ -67,6 +67,7 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     if lease is not None and not progress.detached:
         await Lock(lease.id)
         progress.owed.lease = lease
+    await tell_end(job, progress)
     if progress.detached or not traits.held:
         pass
     elif is_borrowed(job, progress):
@@ -212,8 +213,11 @@ class _Work:
         failure: errors.TpujobError | None = None
         for phase in job.phases:
             await progress.enter(phase.name)
+            is_last = phase is job.phases[-1]
+            if is_last and job.queued is not None and self.at.lease is not None:
+                await give_slice(job.queued, self.at.lease, progress, self.capabilities)
             await self._start(phase, coordinator, saved)
-            if phase is job.phases[-1]:
+            if is_last:
                 if job.detach:
                     await self._leave()
                     return
@@ -283,7 +287,8 @@ class _Work:
         assert lease is not None
         if job.ports:
             await Report("ports", by_command(job.run.id, job.ports))
-        self.progress.lease = await hand_over(lease, self.capabilities)
+        if job.queued is None:
+            self.progress.lease = await hand_over(lease, self.capabilities)
         self.progress.detached = True
 
     def _watch_chips(self, now: float) -> None:

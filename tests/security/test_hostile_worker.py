@@ -330,7 +330,9 @@ def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> Non
     "text", ["[" * 5000, '{"worker": 0, "armed": true, "lease": ' + "9" * 4000 + "}", '{"lease": 1e999}', "\0", "7"]
 )
 def test_whatever_a_job_publishes_as_the_switch_is_read_as_armed_or_not(text: str) -> None:
-    (watchdog,) = guest_reports.read_watchdogs([{guest_reports.WATCHDOG_ATTRIBUTE: text}], 1)
+    said = [{guest_reports.WATCHDOG_ATTRIBUTE: text}]
+    (watchdog,) = guest_reports.read_watchdogs(said, 1)
+    assert guest_reports.read_job(said, 1, "a-1") == guest_reports.JobReport("unknown", {})
     assert watchdog.armed is (text.startswith('{"worker": 0, "armed": true'))
 
 

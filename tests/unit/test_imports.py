@@ -21,7 +21,7 @@ from tests import ROOT
 
 HOUSES = ("orchestrator", "cloud_tpu_emulator", "tpujob")
 # Lines of code of the modules that have more than 300.
-LONGER = {"orchestrator/promise/watchdog.py": 497}
+LONGER = {"orchestrator/promise/watchdog.py": 524}
 
 IN_FUNCTIONS = 58  # imports inside functions: this number may only shrink
 
@@ -36,6 +36,7 @@ RUN = {"run"} | PLACES
 CHECK = {"check", "cloud_tpu_emulator.vms.pythons"} | PLACES
 REPORT = {"report", "check"} | RUN
 NOTIFY = {"notify"} | REPORT
+QUEUE = {"queue"} | NOTIFY
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
 MAY_IMPORT = {
@@ -56,7 +57,8 @@ MAY_IMPORT = {
     "check": CHECK,
     "report": REPORT,
     "notify": NOTIFY,
-    "api": {"api", "tpujob", "cloud_tpu_emulator.daemon.control"} | NOTIFY,
+    "queue": QUEUE,
+    "api": {"api", "tpujob", "cloud_tpu_emulator.daemon.control"} | QUEUE,
     "cli": {"cli", "api", "report", "text", "errors", "catalog", "system.lazy"},
     "drill": {"drill", "cloud_tpu_emulator.daemon.control", "text", "errors"},
     "vm": {"vm"},
@@ -282,6 +284,8 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
     ("cli.console", "hosts.fleet.fleet", False), ("api.client", "cli.console", False), ("api.client", "promise.release", True),
     ("report.results", "cloud_tpu_emulator.daemon.control", False), ("drill.runner", "cloud_tpu_emulator.daemon.control", True),
     ("drill.runner", "promise.release", False), ("drill.runner", "drill.bounds", True), ("cli.console", "drill.bounds", False),
+    ("queue.store", "places.google.objects", True), ("queue.store", "api.client", False),
+    ("notify.sender", "queue.store", False),
     ("promise.release", "drill.bounds", False), ("vm.agent.serve", "drill.bounds", False),
     ("drill.bounds", "promise.lease.cloud_api", False), ("drill.bounds", "cloud_tpu_emulator.model.records", False),
     ("text.names", "json", True),

@@ -296,6 +296,11 @@ def _checked(job: Job | CheckedJob) -> JobSpec | Sweep:
     raise UserError(f"a Job is expected, not a {type(job).__name__}", hint=hint)
 
 
+def is_sweep(job: Job | CheckedJob) -> bool:
+    """Return whether it is a sweep. Raises UserError for what is no job."""
+    return isinstance(_checked(job), job_file.sweep.Sweep)
+
+
 def spec_of(job: Job | CheckedJob) -> JobSpec:
     """Return the checked job, as the rest of tpujob knows it. Raises UserError for a sweep."""
     if isinstance(checked := _checked(job), job_file.job_spec.JobSpec):

@@ -95,12 +95,15 @@ def watch_rest(session: Session, outcome: Outcome, stay: Stay) -> None:
         session.reporter.notice("nodes", f"not watched any more: {error.message}")
 
 
-def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> RunResult:
-    """Report that a detached job has started, start its collector, and return where it is."""
+def left_running(session: Session, outcome: Outcome, drafted: Iterable[str], *, of_queue: bool = False) -> RunResult:
+    """Report that a detached job has started, and return where it is. Its results are collected by the queue, or by a process
+    that this starts.
+    """
     lease, run = outcome.lease, outcome.run.id
     assert lease is not None
     session.forget_drafts(drafted, kept=lease)
-    _start_collector(session, run)
+    if not of_queue:
+        _start_collector(session, run)
     worst = format_cost(costs.between(lease.usd_per_hour, lease.created_at, lease.deadline), lease.cloud)
     say = session.reporter.notice
     ends = f"until {day_clock(lease.deadline)} at the latest"
@@ -112,7 +115,7 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     say("bounds", _bounds(session, lease))
     extend = f" · tpujob extend {run} --by 1h" if traits.vms else ""
     say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run}{extend}")
-    if (saved := _saved_in_bucket(outcome)) is not None:
+    if (saved := _saved_in_bucket(outcome)) is not None and not of_queue:
         say("next", f"if it loses its slice, the job with `--resume {run}` goes on from what it saves to {saved.url}")
     return _left(session, outcome, lines=[run])
 

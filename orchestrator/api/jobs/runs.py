@@ -27,7 +27,7 @@ from orchestrator.api.session.shown_logs import Choice
 from orchestrator.api.session.sleep_inhibitor import awake
 from orchestrator.check.record import FILE as CHECK
 from orchestrator.errors import TpujobError, UserError
-from orchestrator.places.place import Prepared, Stay, Wish
+from orchestrator.places.place import Prepared, QueuedRun, Stay, Wish
 from orchestrator.places.preparation import buckets, code, requirements
 from orchestrator.promise.lease.access import NO_WISH
 from orchestrator.promise.lease.lease import Lease, LeaseState
@@ -64,6 +64,7 @@ class RunOptions:
     cloud_is_named: bool = False  # by the command, not by the settings
     resume: str | None = None  # the run that goes on, from what its workers saved to the bucket of the job
     check: bool = False  # run nothing whose program does not fit, or was not judged
+    queued: QueuedRun | None = None  # of a queue, which looks after it once it has started
 
     def wish(self) -> Wish:
         """Return what of it is for the place."""
@@ -75,6 +76,7 @@ class RunOptions:
             has_slice=self.lane is not None and self.lane.lease is not None,
             sweep=self.sweep,
             resume=self.resume,
+            queued=self.queued,
             check_workers=partial(shown_logs.check, "--logs", self.logs),
         )
 
@@ -113,8 +115,11 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
         outcome = _played(session, spec, options, prepared, stack)
     if not outcome.detached:
         place.tidy(session, outcome.run)
+    elif outcome.error is not None:  # of a queue: another runner looks after the slice by now
+        session.forget_drafts(prepared.drafted, kept=outcome.lease)
+        raise outcome.error
     if outcome.detached:
-        return results.left_running(session, outcome, prepared.drafted)
+        return results.left_running(session, outcome, prepared.drafted, of_queue=options.queued is not None)
     if outcome.error is not None and spec.access.wish != NO_WISH:
         outcome.error.hint = _about_the_job(outcome.error.hint, spec, path)
     result = results.finish(session, outcome, prepared.drafted)
@@ -151,6 +156,7 @@ def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prep
         keep_s=options.keep_s,
         keep_on_failure_s=spec.keep_on_failure,
         detach=options.detach,
+        queued=options.queued,
         max_restarts=prepared.max_restarts,
         saved_work=prepared.saved_work,
         resumed=prepared.resumed,
@@ -174,7 +180,9 @@ def _about_the_job(hint: str | None, spec: JobSpec, path: Path) -> str | None:
     return hint and hint.replace(f"`{DOCTOR}`", f"`{shlex.join(words)}`")
 
 
-def attach(session: Session, run: str, *, logs: Choice = None, owner: str | None = None) -> RunResult:
+def attach(
+    session: Session, run: str, *, logs: Choice = None, owner: str | None = None, lane: Lane | None = None
+) -> RunResult:
     """Follow the run of this id or name to its end, collect its artifacts, release its slice, and return the result.
 
     A run that another machine started is found by the labels of its slice: one of this user, or of another `owner` who is
@@ -182,7 +190,7 @@ def attach(session: Session, run: str, *, logs: Choice = None, owner: str | None
     dies. Of a run that has ended, the log is reported and the result comes from the ledger. With `result.detached` the run
     goes on: Ctrl-C ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached
     and for a name of several that have not ended. `logs`: of which workers the caller shows the logs; UserError for one that
-    is not there.
+    is not there. `lane`: to which its slice goes on, if another job can use it.
     """
     session.recover(look=True)
     elsewhere.look_for_run(session, run, owner)
@@ -201,15 +209,18 @@ def attach(session: Session, run: str, *, logs: Choice = None, owner: str | None
     if lease is None:
         return _ended(session, found, attempt)
     session.ledger.check_not_newer()  # at the end the slice may have to be held for the results
-    outcome, stay = _follow(session, found, attempt, lease)
+    outcome, stay = _follow(session, found, attempt, lease, lane)
     if outcome.detached:
         return results.left_again(session, outcome)
-    result = results.finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
+    drafted = [outcome.lease.id] if outcome.lease and not outcome.passed_on else []
+    result = results.finish(session, outcome, drafted)
     results.watch_rest(session, outcome, stay)
     return result
 
 
-def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) -> tuple[Outcome, Stay]:
+def _follow(
+    session: Session, found: RunRecord, attempt: Attempt, lease: Lease, lane: Lane | None
+) -> tuple[Outcome, Stay]:
     """Follow the job to its end. This process has the lock of the attempt."""
     session.know_secrets(found)
     place = places.place_of(lease.cloud)
@@ -227,6 +238,7 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) 
             metrics=output.metrics,
             max_duration_s=spec.limits.max_duration or lease.deadline - lease.created_at,
             attached_to=lease,
+            lane=lane,
             linger_s=spec.limits.linger,
             most_bytes=spec.limits.max_results,
         )

@@ -18,8 +18,10 @@ class Remembers(Protocol):
     """A session, as far as it knows the keys of leases. `keys_left`: leases whose key OS Login did not remove."""
 
     directory: Path
-    ledger: Ledger
     keys_left: set[str]
+
+    @property
+    def ledger(self) -> Ledger: ...
 
     def forget_keys(self, lease_id: str) -> None: ...
 

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -126,11 +127,10 @@ class Session:
         named = cloud is not None or project is not None
         return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named, after_end=after_end)
 
-    def beside(self, reporter: Reporter) -> Session:
-        """Return another session of the same cloud, for another thread."""
-        return Session(
-            self.target, self.directory, reporter, cloud_is_named=self.cloud_is_named, after_end=self._after_end
-        )
+    def beside(self, reporter: Reporter, *, runs_dir: str | None = None) -> Session:
+        """Return another session of the same cloud, for another thread. `runs_dir`: below which its runs get directories."""
+        target = self.target if runs_dir is None else replace(self.target, runs_dir=runs_dir)
+        return Session(target, self.directory, reporter, cloud_is_named=self.cloud_is_named, after_end=self._after_end)
 
     # -- the world ------------------------------------------------------------------------------------------------
 

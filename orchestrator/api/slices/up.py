@@ -180,7 +180,9 @@ def plan_of(session: Session, options: SliceOptions, accelerator: str, places: t
 
 def _check_same(existing: Lease, options: SliceOptions) -> None:
     """Raise UserError for an option that the existing slice does not have: it is not changed into another one."""
-    if existing.purpose is Purpose.RUN or (existing.purpose is Purpose.ELSEWHERE and existing.run is not None):
+    if existing.purpose in (Purpose.RUN, Purpose.QUEUE) or (
+        existing.purpose is Purpose.ELSEWHERE and existing.run is not None
+    ):
         raise UserError(f"{existing.handle} is the slice of a running job", hint="give another NAME")
     wanted = {
         "accelerator": (options.accelerator, existing.accelerator_type),

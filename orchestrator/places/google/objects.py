@@ -9,6 +9,7 @@ import base64
 import contextlib
 import hashlib
 import http.client
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from urllib.parse import urlencode
 
 from orchestrator.capacity import egress
 from orchestrator.capacity.egress import Bucket
-from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudUnavailable, WrongState
+from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, CloudUnavailable, WrongState
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.error_translation import NotFound
-from orchestrator.places.google.fetch import connection_to, fetch, translated
+from orchestrator.places.google.fetch import ApiReply, Reply, connection_to, fetch, translated
 from orchestrator.promise.lease.cloud_api import Bearer
 from orchestrator.vm.buckets.cloud_storage import STORAGE, object_of, quoted, split
 
@@ -59,6 +60,7 @@ TRIES, FIRST_PAUSE_S = 4, 0.5
 PIECE_BYTES = 1 << 20
 REPLY_BYTES = 4 << 20  # of JSON, or of an error
 PAGE = 1000
+OF_OBJECTS = "storage.objects."  # the names of permissions begin so
 
 T = TypeVar("T")
 
@@ -75,7 +77,7 @@ class StoredObject:
 class Objects:
     """The objects of buckets that this machine's login may reach. URLs are gs://BUCKET/NAME.
 
-    `timeout_s`: of each try, without a byte.
+    `timeout_s`: of each try, without a byte; `read` and `replace` have it for the whole reply.
     """
 
     def __init__(self, *, emulator: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
@@ -170,6 +172,56 @@ class Objects:
         with contextlib.suppress(NotFound):
             _retried(ask)
 
+    def read(self, url: str) -> tuple[bytes, str, float]:
+        """Return content and generation of a small object, both empty if there is none, and the bucket's time (unix seconds).
+
+        Raises CloudErrors: BadRequest if there is no bucket.
+        """
+
+        def ask() -> tuple[bytes, str, float]:
+            reply = self._whole("GET", url, f"{object_of(*split(url))}?alt=media")
+            now = ApiReply({}, reply.headers.get("date")).server_now
+            generation = reply.headers.get("x-goog-generation", "")
+            absent = reply.status == 404
+            if now is None or not (absent or (reply.status == 200 and generation)):
+                raise CloudUnavailable(f"{self._host} answered for {url} without its clock or the object's generation")
+            return (b"", "", now) if absent else (reply.body, generation, now)
+
+        return _retried(ask)
+
+    def replace(self, url: str, content: bytes, generation: str) -> bool:
+        """Store a small object in place of this generation of it; empty: of none. False if it has another one by now.
+
+        True also if it has this content already, as after a try whose reply was lost. Raises CloudErrors; after
+        CloudUnavailable it may be stored, now or in a while.
+        """
+        bucket, name = split(url)
+        query = {"uploadType": "media", "name": name, "ifGenerationMatch": generation or "0"}
+        target = f"/upload/storage/v1/b/{quoted(bucket)}/o?{urlencode(query)}"
+
+        def send() -> bool:
+            reply = self._whole("POST", url, target, content)
+            if reply.status != 412 and b'"generation"' not in reply.body:  # a reply of something in between
+                raise CloudUnavailable(f"{self._host} did not confirm that {url} is stored")
+            return reply.status != 412
+
+        return _retried(send) or self.read(url)[0] == content
+
+    def _whole(self, method: str, url: str, target: str, body: bytes | None = None) -> Reply:
+        """Return a good reply; 404: there is no such object; 412: it has another generation. Raises CloudErrors."""
+        headers = self._signed({} if body is None else {"Content-Type": "application/octet-stream"})
+        address, proxies = f"{self._endpoint}{target}", not self._emulated
+        reply = fetch(method, address, body, headers, timeout_s=self._timeout_s, proxies=proxies)
+        if reply.status < 300:
+            return reply
+        text = reply.body.decode("utf-8", "replace")
+        if reply.status == 404 and "bucket does not exist" in text:
+            raise BadRequest(f"there is no bucket gs://{split(url)[0]}", hint="create it, or correct its name")
+        error = self._failure(url, reply.status, text)
+        if isinstance(error, NotFound) or (reply.status == 412 and isinstance(error, WrongState)):
+            return reply
+        raise error
+
     @property
     def _host(self) -> str:
         return self._endpoint.partition("://")[2]
@@ -186,9 +238,7 @@ class Objects:
         self, method: str, url: str, target: str, headers: Mapping[str, str] | None = None, body: BinaryIO | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request, and hold the connection of its reply, a good one. Raises CloudErrors."""
-        signed = {"Accept": "application/json", **(headers or {})}
-        if self._bearer is not None:
-            signed["Authorization"] = f"Bearer {self._bearer.token()}"
+        signed = self._signed(headers or {})
         scheme, _, host = self._endpoint.partition("://")
         connection = connection_to(scheme, host, self._timeout_s, proxies=not self._emulated)
         try:
@@ -200,14 +250,32 @@ class Objects:
             if reply.status == 404:
                 raise NotFound(f"{url} does not exist")
             if failed:
-                error = error_translation.http_error(reply.status, text, host=host, emulated=self._emulated)
-                if isinstance(error, AuthError) and reply.status == 401 and self._bearer and self._bearer.renewable:
-                    self._bearer.renew()
-                    raise CloudUnavailable(error.message, hint=error.hint)
-                raise error
+                raise self._failure(url, reply.status, text)
             yield reply
         finally:
             connection.close()
+
+    def _signed(self, headers: Mapping[str, str]) -> dict[str, str]:
+        login = {} if self._bearer is None else {"Authorization": f"Bearer {self._bearer.token()}"}
+        return {"Accept": "application/json", **headers, **login}
+
+    def _failure(self, url: str, status: int, text: str) -> CloudError:
+        """Return the error of a reply. After a login that has expired it is renewed, for the next try."""
+        absent = text.startswith("No such object")
+        if absent or (
+            OF_OBJECTS in text and not text.startswith("{")
+        ):  # a refused download is answered with a line of text
+            text = json.dumps({"error": {"code": status, "message": text, "errors": [{"reason": "notFound"}] * absent}})
+        error = error_translation.http_error(status, text, host=self._host, emulated=self._emulated)
+        if not isinstance(error, AuthError):
+            return error
+        if status == 401 and self._bearer and self._bearer.renewable:
+            self._bearer.renew()
+            return CloudUnavailable(error.message, hint=error.hint)
+        hint = error.hint
+        if status == 403 and OF_OBJECTS in error.message:
+            hint = f"the role roles/storage.objectUser on gs://{split(url)[0]} has it"
+        return AuthError(f"{url}: {error.message}", hint=hint, details=error.details, scope=error.scope)
 
 
 def _stored(item: Mapping[str, object]) -> StoredObject:

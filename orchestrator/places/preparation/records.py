@@ -100,8 +100,10 @@ def read_record(
     return run, Attempt(attempt, lease.run)
 
 
-def next_attempt(ledger: Ledger, run: RunRecord, last: int) -> tuple[RunRecord, Attempt]:
+def next_attempt(ledger: Ledger, run: RunRecord, last: int, *, exact: bool = False) -> tuple[RunRecord, Attempt]:
     """Return a run that goes on, and its attempt after number `last`: as this machine knows it, or else `run`.
+
+    `exact`: the queue counts its attempts, and not this ledger.
 
     Raises UserError for a run of this machine that has not ended, or that was canceled.
     """
@@ -110,5 +112,5 @@ def next_attempt(ledger: Ledger, run: RunRecord, last: int) -> tuple[RunRecord, 
         if not attempt.state.ended or attempt.state is AttemptState.CANCELED:
             state = "was canceled" if attempt.state.ended else "has not ended"
             raise UserError(f"{run.id} {state}", hint=f"`tpujob show {run.id}` says what became of it")
-        last = max(last, attempt.number)
+        last = last if exact else max(last, attempt.number)
     return run, Attempt(id=f"{run.id}-{last + 1}", run_id=run.id)

@@ -30,7 +30,7 @@ from orchestrator.promise.lease import access
 from orchestrator.promise.lease.access import AccessWish
 from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Purpose
 from orchestrator.promise.lease.periods import Timings, is_emulated
-from orchestrator.promise.lease.run_and_attempt import has_uncollected_results
+from orchestrator.promise.lease.run_and_attempt import SavedState, has_uncollected_results
 from orchestrator.text.units import day_clock
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class VmPlace(LeasedPlace):
         if spec.keep_on_failure is not None and wish.detach:
             why = "holds the slice of an attached run; the slice of a detached run deletes itself"
             raise JobSpecError([spec.mistake(("keep_on_failure",), f"{why}; run it attached, or leave this out")])
-        if wish.detach and spec.on_preemption == "restart" and spec.bucket is None:
+        if wish.detach and spec.on_preemption == "restart" and spec.bucket is None and wish.queued is None:
             raise UserError(
                 "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
                 hint="run it attached (`tpujob run`), add a `bucket:` for its saved work, or leave on_preemption out",
@@ -75,7 +75,7 @@ class VmPlace(LeasedPlace):
             order=CandidateOrder(spec.tpu.order),
             max_price_per_hour=spec.tpu.max_price_per_hour,
             race=spec.tpu.race,
-            wait_s=spec.tpu.wait,
+            wait_s=spec.tpu.wait if wish.queued is None or any(one.queue for one in spec.tpu.alternatives) else 0.0,
             inputs=plans.known_to(desk, spec),
         )
 
@@ -128,12 +128,24 @@ class VmPlace(LeasedPlace):
         if not wish.one_of_several:
             chosen.tell(desk.reporter)
         desk.recover(look=True)
-        last, resumed = (0, None) if wish.resume is None else buckets.resumable(desk, spec, wish.resume)
+        last, resumed, saves = 0, None, buckets.saves(spec)
+        if wish.resume is not None:
+            last, resumed = buckets.resumable(desk, spec, wish.resume)
+        elif wish.queued is not None and wish.queued.attempt > 1:
+            last = wish.queued.attempt - 1
+            resumed = buckets.saved_of(desk.target.kind, str(spec.bucket), wish.queued.run)() if saves else SavedState()
         run, attempt = records.new_run(
-            spec, path, desk.target.kind, desk.runs_directory, desk.now(), sweep=wish.sweep, run_id=wish.resume
+            spec,
+            path,
+            desk.target.kind,
+            desk.runs_directory,
+            desk.now(),
+            sweep=wish.sweep,
+            run_id=wish.resume if wish.queued is None else wish.queued.run,
         )
         if resumed is not None:
-            run, attempt = records.next_attempt(desk.ledger, run, last)
+            exact = wish.queued is not None
+            run, attempt = records.next_attempt(desk.ledger, run, last, exact=exact)
         linger_s = spec.limits.linger
         drafter = plans.drafter(
             desk,
@@ -141,15 +153,14 @@ class VmPlace(LeasedPlace):
             spec.access.wish,
             self.watched,
             handle=run.name,
-            purpose=Purpose.RUN,
+            purpose=Purpose.RUN if wish.queued is None else Purpose.QUEUE,
             linger_s=linger_s,
             run=run.id,
         )
         shipment = shipment_of(desk, found, stack)
-        restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
+        restarts = spec.max_restarts if spec.on_preemption == "restart" and wish.queued is None else 0
         is_copied = not wish.detach and (restarts > 0 or spec.copy_while_running)
         saved = SavedWork(Path(run.directory) / "saved", tuple(spec.artifacts), None if restarts else MOST_BESIDE)
-        saves = buckets.saves(spec)
         if saves:
             saved.look_in_bucket = buckets.saved_of(desk.target.kind, str(spec.bucket), run.id)
         made = phases(

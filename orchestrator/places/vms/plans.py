@@ -59,7 +59,7 @@ def drafter(
     route = access.route(where.access, where.rules())
     files = 1 if route.via is not access.Via.IAP and route.ssh_proxy_command is None else 3
     workers = max(candidate.workers for candidate in plan.candidates)
-    desk.check_machine(*((workers, files) if purpose is Purpose.RUN else ()))
+    desk.check_machine(*((workers, files) if purpose is not Purpose.HOLD else ()))
     return PlanDrafter(plan, where, purpose=purpose, **about)
 
 

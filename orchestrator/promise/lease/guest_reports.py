@@ -1,12 +1,13 @@
 """What the VMs of a slice publish as guest attributes: of their watchdogs, and of a job that does not use their TPUs. Pure.
 
-Every worker's watchdog publishes that it runs and reaches the API. The permission to delete belongs to one service account,
-the same on all workers, so a few watchdogs prove it for all.
+Every worker's watchdog publishes that it runs and reaches the API, and what becomes of a job that runs detached. The permission
+to delete belongs to one service account, the same on all workers, so a few watchdogs prove it for all.
 
 `vm.agent.chips` says how the chips are used. Of workers that train alone only all together count: one that has found another
 one says nothing.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,14 +44,8 @@ def read_watchdogs(published: Sequence[Mapping[str, str]], workers: int) -> tupl
 
     Each record names its worker: the order in which the API lists workers, and whether it lists all, is not relied on.
     """
-    records: dict[int, list[Mapping[str, Any]]] = {}
-    unreadable = False
-    for attributes in published:
-        text = attributes.get(WATCHDOG_ATTRIBUTE)
-        record = None if text is None else _parse(text)
-        if record is not None:
-            records.setdefault(int(record["worker"]), []).append(record)
-        unreadable = unreadable or (text is not None and record is None)
+    records = _by_worker(published)
+    unreadable = sum(WATCHDOG_ATTRIBUTE in each for each in published) > sum(map(len, records.values()))
     missing = "its watchdog has published nothing" + (" that can be read" if unreadable else "")
     statuses = tuple(_status(worker, records.get(worker, []), missing) for worker in range(workers))
     if any(status.armed for status in statuses):
@@ -64,6 +59,61 @@ def problem(statuses: Sequence[WatchdogStatus]) -> str | None:
         if not status.armed:
             return f"worker{status.worker}: {status.why}"
     return None if statuses else "the slice has no workers"
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What the watchdogs of a slice say of an attempt that runs detached, each as of its last look.
+
+    `state`: "ended" on every worker, or on any one without exit code 0; "running"; "partial": not every worker has it, or says
+    so; "none": it is no worker's newest job; "unknown": too few say anything that can be read. `metrics`: of worker 0's newest
+    line, {} without.
+    """
+
+    state: str
+    metrics: Mapping[str, float | str]
+
+
+METRICS, METRIC_CHARS = 12, 40  # at most
+
+
+def read_job(published: Sequence[Mapping[str, str]], workers: int, attempt: str) -> JobReport:
+    """Return what becomes of this attempt. A worker that several records claim to be counts as one that says nothing."""
+    said = {
+        worker: records[0]
+        for worker, records in _by_worker(published).items()
+        if 0 <= worker < workers and len(records) == 1 and "job" in records[0]
+    }
+    found = {worker: job for worker, record in said.items() if isinstance(job := record["job"], dict)}
+    jobs = {worker: job for worker, job in found.items() if job.get("attempt") == attempt}
+    succeeded = [job.get("rc") == 0 for job in jobs.values() if job.get("state") == "ended"]
+    if not all(succeeded) or len(succeeded) == workers > 0:
+        state = "ended"
+    elif jobs:
+        state = "running" if len(jobs) == workers else "partial"
+    else:
+        all_detached = sum(record.get("mode") == "detached" for record in said.values()) == workers > 0
+        state = "none" if all_detached else "unknown"
+    return JobReport(state, _metrics(said[0].get("metrics")) if 0 in jobs else {})
+
+
+def _metrics(said: Any) -> dict[str, float | str]:
+    """Return the finite numbers and the texts of what may be anything, in short."""
+    found = {
+        printable(name[:METRIC_CHARS]): printable(value[:METRIC_CHARS]) if isinstance(value, str) else value
+        for name, value in (said.items() if isinstance(said, dict) else ())
+        if isinstance(value, str) or (type(value) is float and math.isfinite(value))
+    }
+    return dict(list(found.items())[:METRICS])
+
+
+def _by_worker(published: Sequence[Mapping[str, str]]) -> dict[int, list[Mapping[str, Any]]]:
+    """Return the records that can be read, by the worker that each names."""
+    records: dict[int, list[Mapping[str, Any]]] = {}
+    for attributes in published:
+        if (record := _parse(attributes.get(WATCHDOG_ATTRIBUTE, ""))) is not None:
+            records.setdefault(int(record["worker"]), []).append(record)
+    return records
 
 
 def _parse(text: str) -> Mapping[str, Any] | None:

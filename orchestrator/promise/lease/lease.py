@@ -46,6 +46,7 @@ class Purpose(StrEnum):
     """What the slice is for."""
 
     RUN = "run"  # ends with its run
+    QUEUE = "queue"  # ends with its run, after which the queue looks once that runs on its own
     HOLD = "hold"  # created by `tpujob up`, or kept after a run (see HeldFor): ends with `down`, or at `hold_until`
     ELSEWHERE = "elsewhere"  # made by another machine, whose claim it is: ends here only with `down` and its like
 

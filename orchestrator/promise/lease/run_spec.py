@@ -84,6 +84,16 @@ class NotifyWish:
 
 
 @dataclass(frozen=True)
+class QueueWish:
+    """The `queue:` section of the settings. `store`: a bucket; None: this machine keeps the queue. `per_s`: of `max_cost`."""
+
+    store: str | None = None
+    slots: int = 1
+    max_cost: float | None = None
+    per_s: float = 30 * 86400.0
+
+
+@dataclass(frozen=True)
 class SweepPart:
     """Of which sweep a run is, and which of its variants; all None: of none."""
 

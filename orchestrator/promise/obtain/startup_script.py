@@ -107,7 +107,7 @@ def watchdog_config(
         "deadline": int(labels[names.DEADLINE]),
         "idle_s": idle_s,
         "spot": lease.spot,
-        "heartbeats": lease.purpose is Purpose.RUN,
+        "heartbeats": lease.purpose in (Purpose.RUN, Purpose.QUEUE),
         "user": lease.route.user,
         **{period: getattr(timings, period) for period in PERIODS},
     }

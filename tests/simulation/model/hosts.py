@@ -134,6 +134,10 @@ class Worker:
         main = self.jobs.get("main")
         return ("none", None, None) if main is None else main.state(self.world.timeline.now)
 
+    def job_report(self) -> dict[str, Any] | None:
+        state, _, rc = self.job_state()
+        return None if state == "none" else {"attempt": self.jobs["main"].attempt, "state": state, "rc": rc}
+
 
 class WatchdogRun:
     """Drives the production `watchdog.program` under virtual time."""
@@ -168,6 +172,8 @@ class WatchdogRun:
                 answer = worker.last_heartbeat
             elif kind == "job":
                 answer = worker.job_state()
+            elif kind == "report":
+                answer = worker.job_report(), {}
             elif kind == "publish":
                 worker.vm.node.hosts[worker.index].attributes[f"tpujob/{effect[1]}"] = json.dumps(effect[2])
                 answer = True

@@ -510,6 +510,72 @@ def test_every_change_of_the_claim_is_published_until_it_is_accepted() -> None:
     ] == [("run", 0, DAY), ("run", 1, DAY), ("detached", 1, DAY), ("detached", 1, 2 * DAY)]
 
 
+# -- what becomes of a detached job --
+
+
+@pytest.mark.parametrize("worker", [0, 2])
+def test_a_detached_job_its_end_and_the_next_one_are_published_within_a_heartbeat(worker: int) -> None:
+    world = World(
+        detached(), worker=worker, job=lambda now: ("none", None, None) if now < 300 else ending(5000, 3)(now)
+    )
+    said = [world.run(at).guest_attributes[-1]["job"] for at in (299, 300 + BEAT + 10, 4990, 5000 + BEAT + 10)]
+    ran = {"attempt": "run0000001-1", "state": "running", "rc": None}
+    assert said == [None, ran, ran, {**ran, "state": "ended", "rc": 3}]
+    world.attempt, world.job = (lambda now: "run0000002-1"), always
+    assert world.run(5000 + 2 * BEAT + 20).guest_attributes[-1]["job"] == {**ran, "attempt": "run0000002-1"}
+    assert not any("metrics" in said for said in world.guest_attributes)
+
+
+def test_a_job_is_published_in_mode_detached_only_and_once_it_has_been_seen_in_it() -> None:
+    world = World(claimed(), beats=until(DAY), job=ending(1500), metrics=lambda now: {"step": 1})
+    world.set_labels(1000, mode="detached").set_labels(2000, mode="hold").set_labels(3000, mode="detached")
+    said = [
+        (said["mode"], said.get("job", {}).get("state"), "metrics" in said) for said in world.run(3500).guest_attributes
+    ]
+    assert said == [
+        ("run", None, False),
+        *[("detached", None, False), ("detached", "running", True), ("detached", "ended", True)],
+        *[("hold", None, False), ("detached", None, False), ("detached", "ended", True)],
+    ]
+
+
+def test_a_job_of_which_nothing_can_be_read_is_as_it_was_and_no_news() -> None:
+    world = World(detached(), job=always, reports=lambda now: not 1000 < now < 2000).run(HOUR)
+    assert [said["job"]["state"] for said in world.guest_attributes] == ["running"]
+
+
+@pytest.mark.parametrize("spot", [False, True])
+def test_metrics_are_published_about_once_a_heartbeat_by_the_first_worker_alone(spot: bool) -> None:
+    worlds = [World(detached(spot=spot), worker, job=always, metrics=lambda now: {"step": now}) for worker in (0, 1)]
+    first, other = (world.run(HOUR) for world in worlds)
+    gaps = [later - sooner for sooner, later in pairwise(first.writes)]
+    assert min(gaps[2:]) >= BEAT and max(gaps) <= BEAT + BEAT / 12 + 1, "the first two repeat what is new"
+    assert first.guest_attributes[-1]["metrics"]["step"] >= HOUR - 2 * BEAT
+    assert sum("published" in line for line in first.logged) == 1, "metrics fill no log"
+    assert not any("metrics" in said for said in other.guest_attributes)
+
+
+def test_metrics_that_stay_are_repeated_as_seldom_as_any_report() -> None:
+    world = World(detached(), job=always, metrics=lambda now: {"step": 1}).run(2 * HOUR)
+    assert len(world.writes) <= 2 * HOUR / (watchdog.SLOW_FACTOR * POLL) + 6
+
+
+def test_the_last_metrics_come_with_the_end_and_those_of_a_job_go_with_it() -> None:
+    world = World(detached(), job=ending(1000), metrics=lambda now: {"step": min(now, 1000)})
+    assert world.run(1000 + BEAT + 10).guest_attributes[-1]["metrics"] == {"step": 1000}
+    world.attempt, world.job, world.metrics = (lambda now: "run0000002-1"), always, lambda now: {}
+    assert "metrics" not in world.run(1000 + 2 * BEAT + 20).guest_attributes[-1]
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+def test_jobs_and_metrics_that_change_with_every_look_are_published_ten_times_a_minute_at_most(publishes: bool) -> None:
+    world = World(detached(spot=True), job=always, publishes=lambda now: publishes, beats=until(DAY))
+    world.attempt, world.metrics = str, lambda now: {"step": now}
+    world.run(1200)
+    assert len(world.writes) >= 100
+    assert all(sum(first <= at < first + 60 for at in world.writes) <= 10 for first in world.writes)
+
+
 # -- a person holds it, and does nothing --
 
 

@@ -327,6 +327,107 @@ def test_malformed_files_of_the_job_end_nothing(vm: Vm, worker: Worker, text: st
     os.close(lock)
 
 
+def report(vm: Vm, *, metrics: bool = False) -> Any:
+    vm.perform(("job",))
+    return vm.perform(("report", metrics))
+
+
+def test_the_attempt_of_the_newest_job_is_reported_with_its_state(vm: Vm, worker: Worker) -> None:
+    assert report(vm) == (None, {})
+    worker.start("exit 3", attempt="r-1")
+    until(lambda: worker.status("r-1")["state"] == "exited")
+    assert report(vm) == ({"attempt": "r-1", "state": "ended", "rc": 3}, {})
+    (worker.home / "tpujob/runs/r-2/setup").mkdir(parents=True)
+    assert report(vm)[0]["attempt"] == "r-1"
+    script = """echo '{"loss": 0.5, "step": 7}' >> "$TPUJOB_ARTIFACTS/metrics.jsonl"; echo on; sleep 60"""
+    worker.start(script, attempt="r-2")
+    running = {"attempt": "r-2", "state": "running", "rc": None}
+    until(lambda: report(vm, metrics=True) == (running, {"step": 7, "loss": 0.5}))
+    assert report(vm) == (running, {}), "only where it is asked for"
+    worker.ask("stop", "r-2", "main", "0")
+    assert report(vm)[0] == {"attempt": "r-2", "state": "ended", "rc": 143}
+
+
+@pytest.fixture
+def main(worker: Worker) -> Iterator[Path]:
+    """The directory of a job that runs."""
+    made = worker.home / "tpujob/runs/a1/main"
+    made.mkdir(parents=True)
+    (worker.home / "tpujob/runs/a1/artifacts").mkdir()
+    lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield made
+    os.close(lock)
+
+
+@pytest.mark.parametrize("rc", [256, -1, "0", [], 10**999])
+def test_an_exit_code_that_is_none_is_not_reported(vm: Vm, main: Path, rc: object) -> None:
+    boot = {"ended_boot_s": 0.0, "boot": "another"}
+    (main / "exit.json").write_text(json.dumps({**boot, "rc": 255}))
+    assert report(vm)[0]["rc"] == 255
+    (main / "exit.json").write_text(json.dumps({**boot, "rc": rc}))
+    assert report(vm)[0] == {"attempt": "a1", "state": "ended", "rc": None}
+
+
+def test_a_job_that_cannot_be_judged_runs_as_the_watchdog_takes_it(vm: Vm, main: Path) -> None:
+    (main / "exit.json").write_text("{}")
+    assert report(vm)[0] == {"attempt": "a1", "state": "running", "rc": None}
+
+
+NAME, LONG = "n" * 40, "n" * 41
+MANY = {f"m{number:02}": number for number in range(12)}
+WIDE = {f"m{number:02}": "x" * 40 for number in range(11)}  # 561 characters as JSON
+
+Line = tuple[str, dict[str, Any]]
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ('{"a": 1}\n{"b": 2}\n', {"b": 2}),
+    ('{"a": 1}\n{"b": 2}', {"a": 1}),
+    ('{"a": 1}', {}),
+    ("", {}),
+    ('{"a": 1}\n\n', {}),
+    ('{"a": 1}\n[1]\n', {}),
+    ("[" * 4000 + "\n", {}),
+    ('{"a": NaN, "b": -Infinity, "c": 1e999, "d": true, "e": null, "f": [1], "g": {}, "h": -0.5}\n', {"h": -0.5}),
+    ('{"a": 1%s, "b": 2}\n' % ("0" * 400), {"b": 2}),
+    (json.dumps({NAME: NAME, LONG: 1, "a": LONG}) + "\n", {NAME: NAME}),
+    (json.dumps({**MANY, "n": 1}) + "\n", MANY),
+    (json.dumps({**MANY, "step": 9}) + "\n", {"step": 9, **{name: MANY[name] for name in [*MANY][:11]}}),
+    (json.dumps(WIDE) + "\n", WIDE),
+    (json.dumps({**WIDE, "m11": "x" * 28}) + "\n", {**WIDE, "m11": "x" * 28}),
+    (json.dumps({**WIDE, "m11": "x" * 29}) + "\n", {}),
+    ('{"a": 1, "b": "%s"}\n' % ("x" * (4096 - 18)), {"a": 1}),
+    ('{"a": 1, "b": "%s"}\n' % ("x" * (4096 - 17)), {}),
+    ("x" * 99_999 + '\n{"a": 1}\n', {"a": 1}),
+    ("\udcff{\n", {}),
+])  # fmt: skip
+def test_metrics_are_few_short_values_of_the_last_complete_line(
+    vm: Vm, main: Path, text: str, found: dict[str, Any]
+) -> None:
+    (main.parent / "artifacts/metrics.jsonl").write_bytes(text.encode(errors="surrogateescape"))
+    assert report(vm, metrics=True)[1] == found
+
+
+def test_what_is_no_file_of_its_own_has_no_metrics_and_neither_blocks_nor_stays_open(
+    vm: Vm, main: Path, tmp_path: Path
+) -> None:
+    line = main.parent / "artifacts/metrics.jsonl"
+    (tmp_path / "metrics.jsonl").write_text('{"secret": 1}\n')
+    job, files = report(vm)[0], {*Path("/proc/self/fd").iterdir()}
+    for put in (lambda: None, line.mkdir, lambda: os.mkfifo(line), lambda: line.symlink_to(tmp_path / line.name)):
+        put()
+        assert report(vm, metrics=True) == (job, {})
+        if line.is_dir():
+            line.rmdir()
+        else:
+            line.unlink(missing_ok=True)
+    line.parent.rmdir()
+    line.parent.symlink_to(tmp_path)
+    assert report(vm, metrics=True) == (job, {}), "what hangs behind a link must not hang the watchdog"
+    assert {*Path("/proc/self/fd").iterdir()} == files
+
+
 # -- the notice --
 
 

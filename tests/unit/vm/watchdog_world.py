@@ -55,6 +55,9 @@ class World:
     now: float = 0.0
     beats: Callable[[float], bool] = lambda now: False  # does an attached client live?
     job: Callable[[float], Job] = lambda now: ("none", None, None)
+    attempt: Callable[[float], str] = lambda now: "run0000001-1"
+    metrics: Callable[[float], dict[str, Any]] = lambda now: {}
+    reports: Callable[[float], bool] = lambda now: True  # can it be read what becomes of the job?
     busy: Callable[[float], bool] = lambda now: False
     down: Callable[[float], bool] = lambda now: False  # does no call get an answer?
     get_status: Callable[[float], int] = lambda now: 200
@@ -131,6 +134,10 @@ class World:
                 return None if self._last_beat is None else str(self._last_beat)
             case "job" | "busy":
                 return getattr(self, name)(self.now)
+            case "report":
+                state, _, rc = self.job(self.now)
+                job = None if state == "none" else {"attempt": self.attempt(self.now), "state": state, "rc": rc}
+                return (job, self.metrics(self.now) if arguments[0] else {}) if self.reports(self.now) else None
             case "publish":
                 self.writes.append(self.now)
                 if self.loses(self.now):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from orchestrator.api.session.shown_logs import choice
 from orchestrator.cli.console.comparison import print_comparison
-from orchestrator.cli.console.output import console, open_client
+from orchestrator.cli.console.output import console, emit_json, emit_lines, open_client
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.errors import UserError
 
@@ -82,5 +82,22 @@ def submit(
     cloud: Cloud = None,
     project: Project = None,
 ) -> int:
-    """Start a job and leave: the same as `run --detach`. The slice deletes itself when the job has ended."""
+    """Start a job and leave: the same as `run --detach`. The slice deletes itself when the job has ended.
+
+    A job with `on_preemption: restart`, one that may wait for a slice for more than an hour, and a sweep go into the queue:
+    `tpujob queue` shows them.
+    """
+    if resume is None and not check:
+        client = open_client(cloud, project)
+        found = client.load(job.request(None))
+        if (why := client.submits_to_queue(found)) is not None:
+            if as_json:
+                console().streams_json = True
+            console().log_is_data = False
+            added = client.enqueue(found, why)
+            if as_json:
+                emit_json({"event": "queued", "jobs": [each.as_json() for each in added]})
+            else:
+                emit_lines(each.id for each in added)
+            return 0
     return run(job, keep=None, detach=True, check=check, resume=resume, as_json=as_json, cloud=cloud, project=project)

@@ -31,7 +31,14 @@ from orchestrator.promise.lease.claim_labels import (
     watchdog_acts_by,
 )
 from orchestrator.promise.lease.cloud_api import NO_CLOUD, SliceState, SliceView
-from orchestrator.promise.lease.guest_reports import CHIPS_ATTRIBUTE, problem, published, read_watchdogs
+from orchestrator.promise.lease.guest_reports import (
+    CHIPS_ATTRIBUTE,
+    JobReport,
+    problem,
+    published,
+    read_job,
+    read_watchdogs,
+)
 from orchestrator.promise.lease.lease import CANCEL, DOWN, Lease, LeaseState, Mode, Purpose, SliceName
 from orchestrator.promise.lease.periods import GOOGLE, emulated
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, recorded_error, state_after
@@ -390,6 +397,64 @@ def test_the_claim_that_a_watchdog_has_read_is_returned() -> None:
     assert (status.mode, status.claimed_until) == ("detached", 1_800_000_000)
     (status,) = read_watchdogs([report(claimed_until="soon")], 1)
     assert status.claimed_until is None
+
+
+def of_job(worker: int, state: object = "running", rc: object = None, **more: object) -> dict[str, str]:
+    job = {"attempt": "a-1", "state": state, "rc": rc}
+    return report(worker, **{"mode": "detached", "job": job, **more})
+
+
+BEFORE = {"attempt": "a-0", "state": "ended", "rc": 0}
+
+
+@pytest.mark.parametrize(("published", "state"), [
+    ([of_job(0), of_job(1)], "running"),
+    ([of_job(0, "ended", 0), of_job(1)], "running"),
+    ([of_job(0, "ended", 0), of_job(1, "ended", 0)], "ended"),
+    ([of_job(1, "ended", 0), of_job(0, "ended", 0), of_job(2)], "ended"),
+    ([of_job(0), of_job(1, "ended", 3)], "ended"),
+    ([of_job(1, "ended", None)], "ended"),
+    ([of_job(0, job=None), of_job(1, job=None)], "none"),
+    ([of_job(0, job=BEFORE), of_job(1, job=None)], "none"),
+    ([of_job(0, job=BEFORE), of_job(1)], "partial"),
+    ([of_job(0, job={**BEFORE, "rc": 3}), of_job(1, job={**BEFORE, "rc": 3})], "none"),
+    ([of_job(0, "ended", 0), of_job(1, job=BEFORE)], "partial"),
+    ([of_job(0, job=None)], "unknown"),
+    ([of_job(0, job=None), {}], "unknown"),
+    ([of_job(0, job=None), of_job(1, job=None, mode="run")], "unknown"),
+    ([report(0, mode="detached"), report(1, mode="detached")], "unknown"),
+    ([of_job(0, job=None), of_job(2, job=None)], "unknown"),
+    ([of_job(0, job=None), of_job(-1, "ended", 3)], "unknown"),
+    ([of_job(0, "ended", 0), of_job(1, "ended", 3), of_job(1)], "partial"),
+    ([of_job(0, "ended", 3), of_job(0)], "unknown"),
+    ([of_job(0, job=[1]), of_job(1, job="a-1")], "none"),
+    ([of_job(0, "ended", "0"), of_job(1)], "ended"),
+    ([of_job(0, ["ended"], 3), of_job(1)], "running"),
+    ([{"tpujob/watchdog": "[" * 5000}, {}], "unknown"),
+    ([], "unknown"),
+])  # fmt: skip
+def test_a_job_ends_on_all_workers_or_fails_on_one(published: list[dict[str, str]], state: str) -> None:
+    assert read_job(published, 2, "a-1").state == state
+
+
+def test_a_slice_without_workers_says_nothing_of_a_job() -> None:
+    assert read_job([of_job(0, "ended", 0)], 0, "a-1") == JobReport("unknown", {})
+
+
+MANY = {f"m{number}": 0.5 for number in range(13)}
+
+
+@pytest.mark.parametrize(("said", "found"), [
+    ({"step": 7, "loss": 0.5, "phase": "warm\x1b[31mup"}, {"step": 7.0, "loss": 0.5, "phase": "warmup"}),
+    ({"a": float("nan"), "b": float("inf"), "c": True, "d": None, "e": [1], "f": -10**400, "g": 1}, {"g": 1.0}),
+    ({"n\n" + "n" * 99: "x" * 99}, {"n" + "n" * 38: "x" * 40}),
+    (MANY, dict.fromkeys([*MANY][:12], 0.5)),
+    (None, {}), ([["a", 1]], {}), ("a", {}),
+])  # fmt: skip
+def test_metrics_of_the_first_worker_are_short_and_printable(said: object, found: dict[str, object]) -> None:
+    others = of_job(1, metrics={"other": 1})
+    assert read_job([others, of_job(0, metrics=said)], 2, "a-1").metrics == found
+    assert read_job([of_job(0, metrics=said, job=BEFORE), others], 2, "a-1").metrics == {}, "of another job"
 
 
 SAID = {"worker": 0, "workers": 3, "attempt": "a-1", "use": "idle", "text": "no process"}
