@@ -425,8 +425,9 @@ class Client:
 
         Raises UserError beyond its limits.
         """
+        by_s = seconds(self._named("by"), by, *HOLD)
         with self._session() as session:
-            return slices.up.extend(session, name, seconds(self._named("by"), by, *HOLD), owner=owner)
+            return slices.up.extend(session, name, by_s, owner=owner)
 
     @contextmanager
     def forward(self, name: str | Run | None, *ports: int, worker: int = 0) -> Iterator[dict[int, int]]:
@@ -435,11 +436,8 @@ class Client:
         That is the same one unless it is in use. Without ports, the `ports` of the run's job. Raises UserError for a slice that
         is not there or not READY; Unreachable.
         """
-        wishes = [slices.shell.PortWish(port) for port in ports]
-        with (
-            self._session() as session,
-            slices.shell.forwarding(session, None if name is None else _id(name), wishes, worker) as (_, forwarded),
-        ):
+        wished = (None if name is None else _id(name), [slices.shell.PortWish(port) for port in ports], worker)
+        with self._session() as session, slices.shell.forwarding(session, *wished) as (_, forwarded):
             yield {each.port: each.local for each in forwarded}
 
     def status(self, *, on_event: OnEvent | None = None) -> Status:

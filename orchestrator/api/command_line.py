@@ -7,7 +7,7 @@ it. One session serves the whole command. It stays open to the end of the proces
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,8 +231,13 @@ class CommandClient(Client):
         """Finish what this machine's ledger owes."""
         with self._session(quiet=quiet, light=True) as session:
             found = guarantee.gc.finish_own(session)
-            queues.queue.pass_of_timer(session)
-            return found
+            has_queue = queues.queue.is_there(session)
+        if has_queue:  # a pass creates slices: it needs a session of its own
+            with closing(
+                sessions.session.Session.open(self.cloud, self.project, reporter=self.reporter, after_end=after_end)
+            ) as own:
+                queues.queue.pass_of_timer(own)
+        return found
 
     def has_zones(self, on: str) -> bool:
         """Return whether `--cloud`, `--project` and zones say where a place is looked at; else its cluster does."""

@@ -607,15 +607,15 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _read(path: str, limit: int, *, end: bool = False) -> bytes | None:
-    """Return the first bytes, or the last ones of a regular file, without blocking and without following a link: the
-    directories belong to the job's user."""
+def _read(path: str, limit: int) -> bytes | None:
+    """Return the last bytes of a regular file, without blocking and without following a link: the directories belong to the
+    job's user."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        return os.pread(fd, limit, max(0, os.fstat(fd).st_size - limit)) if end else os.read(fd, limit)
+        return os.pread(fd, limit, max(0, os.fstat(fd).st_size - limit))  # a FIFO has no offset
     except OSError:
         return None
     finally:
@@ -625,7 +625,7 @@ def _read(path: str, limit: int, *, end: bool = False) -> bytes | None:
 def _metrics(artifacts: str) -> dict[str, Any]:
     """Return numbers and short texts of the newest whole line of metrics.jsonl; anything may be there."""
     path = "" if os.path.islink(artifacts) else f"{artifacts}/metrics.jsonl"
-    text = b"\n" + (_read(path, METRICS_BYTES, end=True) or b"")
+    text = b"\n" + (_read(path, METRICS_BYTES) or b"")
     line = _parsed(text.split(b"\n")[-2])  # the end of a longer line is no object
     metrics: dict[str, Any] = {}
     for name in sorted(line, key="step".__ne__) if isinstance(line, dict) else ():

@@ -104,6 +104,9 @@ class Hands(Records, Protocol):
     async def undo(self, job: QueuedJob, turn: Turn) -> Did:
         """Delete every slice of the turn, and prove it."""
 
+    def stops(self) -> bool:
+        """Whether this runner was told to end: it begins nothing more."""
+
     async def spawn(self, program: Coroutine[Any, Any, None]) -> None:
         """Run a program beside this one."""
 
@@ -198,6 +201,10 @@ async def one_pass(hands: Hands) -> None:
         return True
 
     while True:
+        if hands.stops():
+            if not await hands.wait():
+                return
+            continue
         seen = await hands.read()
         for job in seen.queue.with_turn:
             turn = job.turn

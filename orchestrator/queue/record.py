@@ -132,7 +132,6 @@ class Queue:
 
     jobs: tuple[QueuedJob, ...] = ()
     refused: dict[str, Any] = field(default_factory=dict)  # by request
-    runners: dict[str, float] = field(default_factory=dict)  # when each was seen last
     write: str = ""
     version: int = VERSION
 

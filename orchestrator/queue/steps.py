@@ -139,17 +139,17 @@ def intend(job_id: str, token: str, lease: Mapping[str, Any], for_s: float) -> S
     return step
 
 
-def renew(tokens: Mapping[str, str], for_s: float, runner: str) -> Step:
+def renew(tokens: Mapping[str, str], for_s: float) -> Step:
     """The runner is alive: its turns, token by job, stay its own."""
 
     def step(queue: Queue, now: float) -> Queue | None:
-        changed = [
-            replace(job, turn=replace(job.turn, until=now + for_s))
-            for job in queue.with_turn
-            if job.turn is not None and job.turn.token == tokens.get(job.id)
-        ]
-        runners = {name: at for name, at in queue.runners.items() if at > now - KEPT_S} | {runner: now}
-        return replace(queue.having(*changed), runners=runners)
+        return queue.having(
+            *(
+                replace(job, turn=replace(job.turn, until=now + for_s))
+                for job in queue.with_turn
+                if job.turn is not None and job.turn.token == tokens.get(job.id)
+            )
+        )
 
     return step
 

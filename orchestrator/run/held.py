@@ -163,7 +163,7 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
         return False  # the slice is held for these results, or they were lost in a way that may concern it
     lease = await latest_lease(lease)
     left_s = lease.deadline - await Now()
-    is_ours = lease.mode is not Mode.HOLD and lease.purpose is not Purpose.ELSEWHERE
+    is_ours = lease.mode is Mode.RUN or (lease.mode, lease.purpose) == (Mode.DETACHED, Purpose.QUEUE)
     if lease.state is not LeaseState.READY or not is_ours or left_s < LEAST_LEFT_S:
         return False
     if not await Make(lane.reserve_next):

@@ -132,7 +132,8 @@ def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prep
     run, traits = prepared.run, prepared.stay.traits
     directory = Path(run.directory)
     try:
-        if prepared.resumed is None or not directory.is_dir():
+        # Of a queue, it may be that of an attempt that got no slice.
+        if (prepared.resumed is None and options.queued is None) or not directory.is_dir():
             make_directory(directory)
     except TpujobError:
         session.forget_drafts(prepared.drafted)

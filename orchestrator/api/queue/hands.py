@@ -44,7 +44,7 @@ def runner_name(session: Session) -> str:
 
 
 def _lock(runner: str) -> str:
-    return f"queue {runner}"
+    return f"queue-{runner}"
 
 
 class RecordIn:
@@ -89,7 +89,7 @@ class RealHands(RecordIn):
     def is_dead(self, runner: str) -> bool:
         """Only a process of this machine and this state directory is known to have ended: its lock is free."""
         mine = runner.startswith(f"{os.uname().nodename}-") and runner != self.runner
-        known = (self.session.locks.directory / f"{_lock(runner).replace(' ', '-')}.lock").exists()
+        known = (self.session.locks.directory / f"{_lock(runner)}.lock").exists()
         return mine and known and not self.session.locks.is_locked(_lock(runner))
 
     def cannot(self, job: QueuedJob) -> str:
@@ -118,6 +118,9 @@ class RealHands(RecordIn):
             self._ended_thread(thread)
             return
         thread.start()
+
+    def stops(self) -> bool:
+        return self.interrupted is not None
 
     def own(self, job: str, token: str) -> None:
         with self._lock:
@@ -165,6 +168,8 @@ class RealHands(RecordIn):
         if self._renewal.is_alive():
             self._renewal.join()
         self.session.locks.unlock(_lock(self.runner))
+        with suppress(OSError):  # no other process has this name
+            (self.session.locks.directory / f"{_lock(self.runner)}.lock").unlink()
         if self._failures:
             raise self._failures[0]
 
@@ -192,7 +197,7 @@ class RealHands(RecordIn):
             if not owned:
                 continue
             try:
-                after = play(change(self, steps.renew(owned, self.claim_s, self.runner)))
+                after = play(change(self, steps.renew(owned, self.claim_s)))
             except TpujobError as error:  # the turns last for a while, and each gate asks again
                 self.session.reporter.progress("queue", f"the record is not renewed: {error.message}")
                 continue

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import places
 from orchestrator.api.guarantee import timers
 from orchestrator.api.jobs import planning
-from orchestrator.api.queue import snapshot
+from orchestrator.api.queue import snapshot, turns
 from orchestrator.api.queue.hands import RealHands, RecordIn
 from orchestrator.api.queue.turns import snapshot_name
 from orchestrator.api.sweeps.sweeps import work_key
@@ -338,14 +338,13 @@ def run_passes(session: Session, *, forever: bool = False, every_s: float = 60.0
 
 
 def pass_of_timer(session: Session) -> None:
-    """Make a pass where this machine has to do with a queue. What fails is reported: the timer comes again."""
-    if is_there(session):
-        try:
-            run_passes(session)
-        except Interrupted:
-            raise
-        except TpujobError as error:
-            session.reporter.fail(error)
+    """Make a pass. What fails is reported: the timer comes again."""
+    try:
+        run_passes(session)
+    except Interrupted:
+        raise
+    except TpujobError as error:
+        session.reporter.fail(error)
 
 
 def _woken(woken: threading.Event, within_s: float) -> bool:
@@ -358,7 +357,8 @@ def _woken(woken: threading.Event, within_s: float) -> bool:
 
 
 def _one(hands: RealHands, woken: threading.Event) -> None:
-    began = time.monotonic()
+    began, leases = time.monotonic(), hands.session.open_leases()
+    turns.close_over(hands.session, leases, play(hands.read()).queue)
     try:
         play(one_pass(hands))
     finally:

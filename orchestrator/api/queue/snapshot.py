@@ -1,8 +1,8 @@
 """A job as it was when it was added to a queue, in one archive: another machine, days later, runs the same from it.
 
-The archive has `job.json`, the keys of the job with a secret by the name of its variable, `requirements.txt` and
-`constraints.txt`, with the versions that were chosen, and below `code/` what the job ships, its data in `code/data/`. The rules
-about what is left out have been applied: files named .tpujobignore are not in it, and one that lets everything pass is.
+The archive has `job.json`, the keys of the job with the names of its secrets, `requirements.txt`, `constraints.txt` with the
+versions that were chosen, and below `code/` what the job ships, its data in `code/data/`. The rules about what is left out have
+been applied: no .tpujobignore of the job is in the archive, and one that lets everything pass is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from orchestrator.hosts.shipping.tree import MAX_BYTES
 from orchestrator.job.rules.env import secret_sources
 from orchestrator.places.preparation import code, requirements, resolving
 from orchestrator.places.preparation.phases import Emulation
-from orchestrator.places.preparation.records import OF_A_SWEEP
 from orchestrator.system import private_files
 from orchestrator.text import parsing
 from orchestrator.traits import is_emulated, traits_on
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
 
 JOB, REQUIREMENTS, CONSTRAINTS = "job.json", "requirements.txt", "constraints.txt"
 CODE, DATA = "code", "code/data"
-EVERYTHING = (
-    f"!*\n/{OWN}\n"  # the last word over .gitignore files and built-in rules, but not a part of what is shipped
-)
+# The last word over .gitignore files and built-in rules, but not a part of what is shipped.
+EVERYTHING = f"!*\n/{OWN}\n"
 MOST_TEXT_BYTES = 16 << 20  # of each file beside the code
 MOST_PIECE_BYTES = 1 << 20
 # Keys that a job file has with a unit, and a checked job as a number.
@@ -57,6 +55,7 @@ _UNITS = (
 _LOCAL = re.compile(r"^(--find-links )?\./", re.M)  # a line of requirements that names a path in the code
 # One that names another file of this machine.
 _OTHER_FILE = re.compile(rf"\s*(-r|-c|--requirement|--constraint)(?![\s=]*(https?://|{re.escape(CONSTRAINTS)}\s*$))")
+# RuntimeError: of links that lead to themselves.
 _DAMAGED = (OSError, EOFError, ValueError, RuntimeError, tarfile.TarError, zlib.error)
 
 
@@ -89,7 +88,7 @@ def _write(to: Path, members: Iterable[tuple[tarfile.TarInfo, bytes | Path]]) ->
 
 def _values(spec: JobSpec) -> dict[str, Any]:
     """Return the keys of the job as a file beside its code would have them."""
-    values = spec.model_dump(mode="json", exclude=OF_A_SWEEP, exclude_unset=True) | {"name": spec.name}
+    values = spec.model_dump(mode="json", exclude_unset=True)
     for (*section, key), unit in _UNITS:
         keys = values.get(section[0], {}) if section else values
         if keys.get(key) is not None:
@@ -227,8 +226,8 @@ def _extract(packed: tarfile.TarFile, into: Path) -> None:
         else:
             raise ValueError(f"{member.name!r} is neither a file nor a directory nor a link")
     for name, leads_to in links.items():  # the last: nothing is written through one
-        if leads_to.startswith("/") or not links.keys().isdisjoint(name.parents):
-            raise ValueError(f"{str(name)!r} is a link that leads out of the code, or behind a link")
+        if not links.keys().isdisjoint(name.parents):
+            raise ValueError(f"{str(name)!r} is behind a link")
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         (into / name).symlink_to(leads_to)
     for name in links:

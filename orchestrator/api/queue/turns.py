@@ -27,13 +27,13 @@ from orchestrator.promise.effects.cloud import Get, GetGuestAttributes
 from orchestrator.promise.lease import guest_reports
 from orchestrator.promise.lease.changes import Intent
 from orchestrator.promise.lease.cloud_api import SliceState
-from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Purpose
+from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode, Purpose
 from orchestrator.promise.lease.run_and_attempt import AttemptState, state_after
 from orchestrator.promise.ledger import rows
 from orchestrator.promise.obligations import RELEASE_S
 from orchestrator.promise.release import release_all
 from orchestrator.queue.passes import UNFINISHED, Did, Gates, Look, TurnLost, play
-from orchestrator.queue.record import End, QueuedJob, Turn
+from orchestrator.queue.record import End, Queue, QueuedJob, Turn
 from orchestrator.queue.steps import Again
 from orchestrator.report.rows import costs
 from orchestrator.run.job_run import Lane
@@ -127,6 +127,20 @@ def unpacked(session: Session, store: Store, job: QueuedJob) -> tuple[JobSpec, P
     return snapshot.unpack(archive, base / "job")
 
 
+def close_over(session: Session, leases: list[Lease], queue: Queue) -> None:
+    """Close what the ledger has of jobs whose turn is over: another machine has collected or undone it.
+
+    `leases` were read before the record: so a slice that is created meanwhile is in both, or in none.
+    """
+    there = {str(each["id"]) for job in queue.with_turn if job.turn is not None for each in job.turn.leases}
+    over = [
+        each
+        for each in leases
+        if each.purpose is Purpose.QUEUE and each.runs_detached and each.id not in there and queue.job(each.run or "")
+    ]
+    _release(session, over, "the queue has ended its turn")
+
+
 def _end_earlier(session: Session, job: QueuedJob, turn: Turn) -> None:
     """Close what this machine's ledger has of earlier turns: the record says that their slices are proven gone."""
     now_there = {each["id"] for each in turn.leases}
@@ -203,6 +217,10 @@ def collect(session: Session, job: QueuedJob, turn: Turn, gates: Gates) -> tuple
 
 def undo(session: Session, job: QueuedJob, turn: Turn) -> Did:
     """Delete every slice that may exist for the turn, and prove it. Raises TpujobError."""
+    for row in turn.leases if job.end is not None and not job.removed else ():
+        view = session.run(_view(rows.lease_of(dict(row))), str(row["cloud"]))
+        if view is not None and (view.labels.get(names.RUN), view.labels.get(names.MODE)) == (job.id, Mode.HOLD):
+            return Did(problem=f"its slice is held for its results: `tpujob collect {job.id}` fetches them")
     leases = [_lease_here(session, each) for each in turn.leases]
     why = CANCEL if job.removed else "the queue has ended its turn"
     _release(session, [each for each in leases if each.open], why)
@@ -293,6 +311,10 @@ def _end_of(result: RunResult | None) -> End | None:
     if result is None or result.detached:
         return None
     return End(result.state, 0.0, result.exit_code, "" if result.error is None else result.error.message)
+
+
+async def _view(lease: Lease) -> Any:
+    return await Get(lease.name)
 
 
 async def _seen(lease: Lease) -> tuple[Any, Any]:

@@ -205,10 +205,11 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             purpose = lease.purpose if lease.purpose is Purpose.ELSEWHERE else Purpose.HOLD
             return replace(lease, purpose=purpose, hold_until=until, held_for=held_for, detached_at=None)
         case HandedToNextRun(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
-            if lease.mode is Mode.HOLD or lease.purpose is Purpose.ELSEWHERE:
-                raise NotAllowed(lease, event)  # it is claimed by its user, or another machine made it
             # A job of a queue that has ended passes its slice back to the process that collected its results.
-            return replace(lease, run=run, handle=handle, deadline=deadline, budget_usd=budget_usd, detached_at=None)
+            if lease.mode is not Mode.RUN and (lease.mode, lease.purpose) != (Mode.DETACHED, Purpose.QUEUE):
+                raise NotAllowed(lease, event)  # it is claimed by its user, or by a job on the VM
+            taken = replace(lease, run=run, handle=handle, detached_at=None)
+            return replace(taken, deadline=deadline, budget_usd=budget_usd)
         case Detached(at=at):
             return replace(lease, detached_at=at)
         case Extended(until=until):

@@ -14,7 +14,9 @@ from orchestrator.queue.record import Queue, from_json
 if TYPE_CHECKING:
     from tests.simulation.queue.world import World
 
-LEAVE_S = 10.0  # a call that creates or starts something leaves, and takes effect, so soon after its gate began, or never
+LEAVE_S = (
+    10.0  # a call that creates or starts something leaves, and takes effect, so soon after its gate began, or never
+)
 HIDDEN_S = 5.0  # a slice that was created is visible so late
 HEARTBEAT_S = 60.0  # what workers publish is so late
 TTL_S, LINGER_S, LIFE_S = 600.0, 1500.0, 9000.0  # of a slice without a runner; after its job ended; of any slice
@@ -183,7 +185,13 @@ class Cloud:
         world = self.world
         made = self.slices.get(name)
         main = made.main(job, attempt) if made is not None else None
-        if made is None or main is None or made.state not in ("READY", "DELETING") or main.stopped or worker in main.published:
+        if (
+            made is None
+            or main is None
+            or made.state not in ("READY", "DELETING")
+            or main.stopped
+            or worker in main.published
+        ):
             return
         work = world.plan.work[job]
         world.log(f"{job} attempt {attempt} starts on worker {worker} of {name}")

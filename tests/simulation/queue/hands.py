@@ -93,6 +93,9 @@ class SimHands:
         self.world.tokens += 1
         return f"t{self.world.tokens}"
 
+    def stops(self) -> bool:
+        return False
+
     def is_dead(self, runner: str) -> bool:
         return runner in self.world.dead.get(self.machine, ())
 
@@ -138,7 +141,7 @@ class SimHands:
             if self.owned:
                 tokens = {job: token for job, (token, _) in self.owned.items()}
                 try:
-                    await passes.change(self, steps.renew(tokens, self.claim_s, self.runner))
+                    await passes.change(self, steps.renew(tokens, self.claim_s))
                 except TpujobError:
                     pass
 

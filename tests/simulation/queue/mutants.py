@@ -4,7 +4,6 @@
 """
 
 from __future__ import annotations
-
 import __future__
 
 import inspect
@@ -37,7 +36,11 @@ class Mutant:
         if source.count(self.old) != 1:
             raise LookupError(f"{self.name}: {self.function} has {self.old!r} {source.count(self.old)} times")
         code = compile(
-            source.replace(self.old, self.new), self.name, "exec", __future__.annotations.compiler_flag, dont_inherit=True
+            source.replace(self.old, self.new),
+            self.name,
+            "exec",
+            __future__.annotations.compiler_flag,
+            dont_inherit=True,
         )
         made: dict[str, Any] = {}
         exec(code, function.__globals__, made)

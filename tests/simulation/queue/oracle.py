@@ -60,7 +60,9 @@ class Oracle:
         if world.trace is not None:
             turn = job.turn
             told = "no turn" if turn is None else f"{turn.token} {turn.stage} until {turn.until:.0f} {turn.lost}"
-            world.log(f"record by {by}: {job.id} {job.state}: {told} {[each['id'] for each in turn.leases] if turn else ''}")
+            world.log(
+                f"record by {by}: {job.id} {job.state}: {told} {[each['id'] for each in turn.leases] if turn else ''}"
+            )
         if was.end is not None and (job.end is None or job.end.state != was.end.state):
             raise self.broken("an end stays", f"{job.id} had ended ({was.end}), now {job.end}")
         if job.end is not None and was.end is None:
@@ -68,7 +70,12 @@ class Oracle:
         new, last = job.turn, was.turn
         if last is not None and new is not None and last.token == new.token and last.stage is not new.stage:
             self._staged(job, last, new)
-        if last is not None and (new is None or new.token != last.token) and last.leases and len(job.spent) == len(was.spent):
+        if (
+            last is not None
+            and (new is None or new.token != last.token)
+            and last.leases
+            and len(job.spent) == len(was.spent)
+        ):
             if new is None and last.began_at < world.now - 60.0:
                 raise self.broken("what a turn cost is written down", f"{job.id}: {last}")
         if new is None or (last is not None and last.token == new.token):
@@ -76,7 +83,9 @@ class Oracle:
         if last is None:
             self._began(before, after, was, job, by)
         elif last.until > world.now + 31.0 and not self._may_take(new.runner, last.runner):
-            raise self.broken("a turn is its runner's until its claim is over", f"{by} took {job.id} from {last.runner}")
+            raise self.broken(
+                "a turn is its runner's until its claim is over", f"{by} took {job.id} from {last.runner}"
+            )
         if new.stage is Stage.COLLECTING or new.then is not None:
             self.seen_ended.add(job.id)
         if new.lost:
@@ -85,7 +94,7 @@ class Oracle:
                 raise self.broken("a job restarts as often as it may", f"{job.id} was lost in {self.losses[job.id]}")
 
     def _may_take(self, runner: str, last: str) -> bool:
-        return last == runner or last in self.world.dead.get(runner.split("/")[0], ())
+        return last == runner or last in self.world.dead.get(runner.split("/", maxsplit=1)[0], ())
 
     def _staged(self, job: QueuedJob, last: Turn, new: Turn) -> None:
         if last.stage is Stage.UNDOING:
@@ -128,9 +137,15 @@ class Oracle:
         mine = before.job(job.id)
         for other in before.waiting:
             listed = seen.queue.job(other.id)
-            if (-other.priority, other.order) >= (-mine.priority, mine.order) or listed is None or listed.turn is not None:
+            if (
+                (-other.priority, other.order) >= (-mine.priority, mine.order)
+                or listed is None
+                or listed.turn is not None
+            ):
                 continue
-            free = not other.removed and not why_not_now(before, other, world.now, bounds) and other.not_before <= seen.now
+            free = (
+                not other.removed and not why_not_now(before, other, world.now, bounds) and other.not_before <= seen.now
+            )
             then = not listed.removed and listed.end is None and not why_not_now(seen.queue, listed, seen.now, bounds)
             same = (listed.priority, listed.order) == (other.priority, other.order)
             if free and then and same and other.id not in hands.asked and not hands.cannot(other):
@@ -177,12 +192,18 @@ class Oracle:
             if ran is main:
                 continue
             if other.name in world.cloud.slices:
-                raise self.broken("a job starts once its earlier slices are gone", f"{main.job}, and {other.name} is there")
+                raise self.broken(
+                    "a job starts once its earlier slices are gone", f"{main.job}, and {other.name} is there"
+                )
             if ran.ended_at is not None and other.name not in self.preempted_at:
                 raise self.broken("a job that has ended never starts again", f"{main.job} had ended on {other.name}")
         if job.end is not None or job.id in self.seen_ended:
             raise self.broken("a job that was seen to have ended never starts again", main.job)
-        if job.turn is None or job.turn.attempt != main.attempt or made.name not in [each["id"] for each in job.turn.leases]:
+        if (
+            job.turn is None
+            or job.turn.attempt != main.attempt
+            or made.name not in [each["id"] for each in job.turn.leases]
+        ):
             raise self.broken("a job starts in its turn", f"{main.job} attempt {main.attempt}: {job.turn}")
         if not main.published:
             self.mains.setdefault(main.job, []).append((made, main))
@@ -197,7 +218,11 @@ class Oracle:
         """A runner deletes: what is of another runner's turn only if that is being undone anyway."""
         for job in self.world.store.queue.with_turn:
             turn = job.turn
-            if name in [each["id"] for each in turn.leases] and turn.runner != runner and turn.stage is not Stage.UNDOING:
+            if (
+                name in [each["id"] for each in turn.leases]
+                and turn.runner != runner
+                and turn.stage is not Stage.UNDOING
+            ):
                 raise self.broken("only the runner of a turn deletes its slices", f"{runner} deletes {name} of {turn}")
 
     # -- the end -------------------------------------------------------------------------------------------------------

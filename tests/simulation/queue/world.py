@@ -282,7 +282,13 @@ def _draw_job(rng: Random, plan: Plan, job_id: str) -> None:
     most_usd = None if plan.bounds.max_cost is None and rng.random() < 0.3 else rng.choice((0.3, 1.0))
     priority, restarts = rng.choice((0, 0, 5)), rng.choice((0, 1, 5))
     made = QueuedJob(
-        job_id, job_id, request=request, most_usd=most_usd, restarts=restarts, priority=priority, held=rng.random() < 0.05
+        job_id,
+        job_id,
+        request=request,
+        most_usd=most_usd,
+        restarts=restarts,
+        priority=priority,
+        held=rng.random() < 0.05,
     )
     at = rng.choice((0.0, rng.uniform(0.0, 2000.0)))
     plan.users.append((at, steps.add(made), f"adds {job_id}"))

@@ -21,6 +21,7 @@ from orchestrator.hosts.shipping.store import Manifest
 from orchestrator.job import sweep
 from orchestrator.job.job_spec import JobSpec, from_values, load
 from orchestrator.places.preparation import code, requirements, resolving
+from orchestrator.places.preparation.phases import Emulation
 from orchestrator.settings import Target
 from tests.fakes.package_index import Index, package_index
 
@@ -54,7 +55,7 @@ class World:
         there = unpack(self.archive, self.elsewhere)
         assert there[1].parent == self.elsewhere
         assert there[0].model_dump(exclude=PATHS) == spec.model_dump(exclude=PATHS)
-        assert there[0].model_fields_set == spec.model_fields_set | {"name"}
+        assert there[0].model_fields_set == spec.model_fields_set
         return there
 
     def shipped(self, spec: JobSpec, path: Path) -> Manifest:
@@ -75,7 +76,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path)
 
 
-@pytest.mark.parametrize(("at", "named"), [("job.yaml", "."), ("jobs/job.yaml", "../src"), ("job.yaml", "src")])
+@pytest.mark.parametrize(("at", "named"), [("mine.yaml", "."), ("jobs/mine.yaml", "../src"), ("mine.yaml", "src")])
 def test_a_job_ships_the_same_files_from_another_machine(world: World, at: str, named: str) -> None:
     world.write({"src/train.py": "1", "src/pkg/run.sh": "#!/bin/sh", "src/with space/ü.txt": "x", "src/none": ""})
     (world.directory / "src/pkg/run.sh").chmod(0o750)
@@ -216,7 +217,7 @@ def test_the_same_job_makes_the_same_bytes(world: World) -> None:
     first = world.archive.read_bytes()
     os.utime(world.directory / "a.py", (1, 1))
     pack(world.session, spec, path, world.archive)
-    assert world.archive.read_bytes() == first
+    assert world.archive.read_bytes() == first and first[4:8] == bytes(4)  # where gzip has a time
 
 
 def test_what_a_run_would_refuse_is_refused(world: World) -> None:
@@ -244,6 +245,9 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Index]:
         made.wheel("alpha", "1.0", ["beta"])
         made.wheel("beta", "1.0")
         made.wheel("gamma", "1.0")
+        made.wheel("delta", "1.0")
+        made.wheel("leap", "1.0")
+        made.wheel("leap", "2.0", python=">=3.11")
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_INDEX_URL", made.url)
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
@@ -254,27 +258,32 @@ LIB = '[project]\nname = "lib"\nversion = "3"\ndependencies = ["gamma"]\n'
 
 
 @pytest.mark.parametrize("kind", ["emulated", "google"])
-@pytest.mark.parametrize("named", ["requirements: requirements.txt\n", "requirements: [alpha, ../src/lib]\n"])
-def test_days_later_the_versions_of_packages_are_the_same(world: World, index: Index, named: str, kind: str) -> None:
+@pytest.mark.parametrize("is_file", [True, False])
+def test_days_later_the_versions_of_packages_are_the_same(world: World, index: Index, is_file: bool, kind: str) -> None:
     world.session.target = Target(kind, "p")
+    workers = {"emulated": (resolving.EMULATED, Emulation(1)), "google": (resolving.TPU_VM, None)}[kind]
+    url = f"delta @ {index.api.url}/files/delta-1.0-py3-none-any.whl"
     world.write(
         {"src/lib/pyproject.toml": LIB, "jobs/more/r.txt": "-e ../../src/lib  # ours\n--find-links ../../src\n"}
     )
-    world.write({"jobs/requirements.txt": "--pre\nalpha\n-r more/r.txt\n-c c.txt\n", "jobs/c.txt": "beta<3\n"})
-    spec, path = world.job(f"command: 'true'\ncode: ../src\n{named}", "jobs/job.yaml")
+    world.write(
+        {"jobs/requirements.txt": f"--pre\nalpha\nleap\n{url}\n-r more/r.txt\n-c c.txt\n", "jobs/c.txt": "beta<4\n"}
+    )
+    named = "requirements.txt" if is_file else f"[alpha, ../src/lib, leap, {url}]"
+    spec, path = world.job(f"command: 'true'\ncode: ../src\nrequirements: {named}\n", "jobs/job.yaml")
     asked = requirements.read(spec, path)
     there = world.moved(spec, path)
     index.wheel("alpha", "1.1", ["beta", "gamma"])
-    for name in ("beta", "gamma"):
-        index.wheel(name, "2.0")
+    for name in ("beta", "gamma", "leap"):
+        index.wheel(name, "3.0")
     again = requirements.read(*there)
     assert (again.requirements, again.needs_pip, again.uses_code) == (asked.requirements, asked.needs_pip, True)
     assert again.constraints.startswith(asked.constraints)
-    job_file = world.directory.with_name("gone") / "jobs/job.yaml"
-    newest = resolving.resolve(world.session, spec, job_file, {}, resolving.TPU_VM)
-    assert newest.lock.versions == {"alpha": "1.1", "beta": "2.0", "gamma": "2.0"}
-    chosen = resolving.resolve(world.session, *there, {}, resolving.TPU_VM)
-    assert chosen.lock.versions == {"alpha": "1.0", "beta": "1.0", "gamma": "1.0"}
+    here = spec, path.parents[2] / "gone/jobs/job.yaml"
+    newest, chosen = (resolving.resolve(world.session, *job, {}, *workers).lock.versions for job in (here, there))
+    assert (newest["alpha"], newest["beta"], newest["gamma"], newest["leap"]) == ("1.1", "3.0", "3.0", "3.0")
+    assert (chosen["alpha"], chosen["beta"], chosen["gamma"]) == ("1.0", "1.0", "1.0")
+    assert chosen["leap"] == ("2.0" if kind == "emulated" else "1.0")  # for the Python of its workers
 
 
 def test_versions_that_cannot_be_chosen_are_left_to_the_workers_and_that_is_said(world: World, index: Index) -> None:

@@ -39,7 +39,7 @@ from orchestrator.promise.lease.changes import (
     apply,
 )
 from orchestrator.promise.lease.cloud_api import Listing, Operation, SliceState, SliceView
-from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Mode, release_reason
+from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState, Mode, Purpose, release_reason
 from orchestrator.promise.lease.lease import DOWN as DOWN_BY_USER
 from orchestrator.promise.lease.network import (
     ANYWHERE,
@@ -102,6 +102,8 @@ PASSED = HandedToNextRun("x", 9.0, run="run2", handle="job2", deadline=500.0, bu
     (DETACHED, HeldUntil("x", 9.0, 99.0, FAILURE),
      {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"}),
     (READY, PASSED, {"run": "run2", "handle": "job2", "deadline": 500.0, "budget_usd": 3.0}),
+    (replace(DETACHED, purpose=Purpose.QUEUE), PASSED,
+     {"run": "run2", "handle": "job2", "deadline": 500.0, "budget_usd": 3.0, "detached_at": None}),
     (READY, Extended("x", 9.0, 1e9), {"deadline": 1e9}), (HELD, Extended("x", 9.0, 99.0), {"hold_until": 99.0}),
     (READY, ReleaseBegan("x", 9.0, "why"), {"state": LeaseState.DOWN, "down_at": 9.0, "reason": "why"}),
     (DOWN, Forgotten("x", 9.0, "seen"), {"state": LeaseState.FORGOTTEN, "gone_at": 9.0, "reason": "seen"}),

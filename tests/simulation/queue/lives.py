@@ -1,0 +1,63 @@
+"""Small lives of a queue in which nothing goes wrong, but what happens to a runner at one step: each step is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from orchestrator.queue import steps
+from orchestrator.queue.record import QueuedJob
+from tests.simulation.queue.hands import bounds_of
+from tests.simulation.queue.world import Plan, Work, World
+
+FATES = ("dies", "naps", "sleeps")
+
+
+def _plan(jobs: int, slots: int, machines: int, workers: int = 1) -> Plan:
+    plan = Plan(bounds=bounds_of(slots, None), machines=("m0", "m1", "m2")[:machines])
+    for number in range(jobs):
+        job = QueuedJob(f"j{number}", f"j{number}", request="v5e", restarts=1)
+        plan.work[job.id] = Work(200.0, 0, workers)
+        plan.users.append((0.0, steps.add(job), f"adds {job.id}"))
+    return plan
+
+
+def one_job() -> Plan:
+    return _plan(1, 1, 1)
+
+
+def on_two_workers() -> Plan:
+    return _plan(1, 1, 2, workers=2)
+
+
+def passed_on() -> Plan:
+    return _plan(2, 1, 2)
+
+
+def with_two_slots() -> Plan:
+    return _plan(3, 2, 2)
+
+
+def preempted() -> Plan:
+    return replace(_plan(1, 1, 2), rates={"preempted": 1.0}, faults_until=150.0)
+
+
+def no_capacity() -> Plan:
+    return replace(_plan(2, 1, 2), full=[(0.0, 150.0)])
+
+
+def removed() -> Plan:
+    plan = _plan(2, 1, 2)
+    plan.users.append((180.0, steps.changed(["j0"], lambda job: replace(job, removed=True)), "removes j0"))
+    return plan
+
+
+LIVES: list[Callable[[], Plan]] = [one_job, on_two_workers, passed_on, with_two_slots, preempted, no_capacity, removed]
+
+
+def worlds_of(life: Callable[[], Plan], fate: str, *, trace: bool = False) -> Iterator[tuple[int, World]]:
+    """Yield each step of the life, and the world in which this happens there."""
+    whole = World(life())
+    assert whole.play() is None
+    for step in range(1, whole.steps + 1):
+        yield step, World(replace(life(), at_step=(step, fate)), step, trace=trace)
