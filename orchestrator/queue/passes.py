@@ -8,6 +8,7 @@ same programs with hands of its own (`tests/simulation/queue.py`).
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
@@ -74,6 +75,8 @@ class Did:
 class Records(Protocol):
     """The record in its store. Methods raise TpujobError; `write` raises `Conflict`, too."""
 
+    alone: AbstractContextManager[Any]  # of the threads of a process one at a time reads and writes
+
     async def read(self) -> Seen: ...
     async def write(self, queue: Queue, generation: str) -> None:
         """Replace the record of this generation, and say nothing where the reply was lost but the write took effect."""
@@ -125,15 +128,16 @@ class Hands(Records, Protocol):
 async def change(hands: Records, step: Step) -> Queue | None:
     """Apply the step to the record, again and again while others are faster. None: it does not apply. Raises TpujobError."""
     for _ in range(MOST_TRIES):
-        seen = await hands.read()
-        after = step(seen.queue, seen.now)
-        if after is None or after is seen.queue:
+        with hands.alone:
+            seen = await hands.read()
+            after = step(seen.queue, seen.now)
+            if after is None or after is seen.queue:
+                return after
+            try:
+                await hands.write(after, seen.generation)
+            except Conflict:
+                continue
             return after
-        try:
-            await hands.write(after, seen.generation)
-        except Conflict:
-            continue
-        return after
     raise TpujobError("the record of the queue is written by others all the time", hint="try again")
 
 
@@ -256,8 +260,13 @@ async def attend(hands: Hands, job: QueuedJob, turn: Turn, *, dead: bool = False
             if mine is None or mine.turn is None:
                 return
             job, turn, dead = mine, mine.turn, True
+        seen = (
+            await hands.read()
+        )  # before it looks: a runner that slept meanwhile must take no old answer for a new one
+        found = await hands.look(job, turn)
+        if not left and found.state in ("none", "partial"):
             await hands.settle()
-        found, seen = await hands.look(job, turn), await hands.read()
+            found = await hands.look(job, turn)
         if left and found.state == "none" and not turn.runs and seen.now - turn.seen_at < hands.claim_s:
             found = replace(found, state="unknown")  # it has just been started: its workers have not said so yet
         if found.state == "unknown" or (found.state in RUNS and left) or found.state == "running":

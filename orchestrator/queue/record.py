@@ -11,8 +11,9 @@ proven gone.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -165,8 +166,20 @@ class Queue:
         return float(spent) + sum(each.turn.most_usd or 0.0 for each in self.with_turn if each.turn is not None)
 
     def to_json(self) -> bytes:
-        """Return the text of the record."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        """Return the text of the record. What a job has as every new one has it is left out: most of them wait."""
+        told = {**_told(self), "jobs": self.jobs, "version": self.version}
+        return json.dumps(told, separators=(",", ":"), default=_told).encode()
+
+
+def _told(part: Any) -> dict[str, Any]:
+    defaults = _defaults(type(part))
+    return {name: value for name, value in vars(part).items() if name not in defaults or value != defaults[name]}
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    made = {each.name: each.default_factory() for each in fields(kind) if each.default_factory is not MISSING}
+    return made | {each.name: each.default for each in fields(kind) if each.default is not MISSING}
 
 
 def from_json(content: bytes, where: str) -> Queue:

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.queue.record import KEPT_S, MOST_ENDED, Bounds, End, Queue, QueuedJob, Refusal, Stage, Turn
 
-MOST_STUMBLES = 5  # starts one after the other that no runner finished: another one would cost a slice again
+MOST_STUMBLES = 30  # starts one after the other that no runner finished: another one would cost a slice again
 
 Step = Callable[[Queue, float], Queue | None]
 
@@ -49,6 +49,8 @@ def why_not_now(queue: Queue, job: QueuedJob, now: float, bounds: Bounds) -> str
 
 def next_jobs(queue: Queue, now: float, bounds: Bounds) -> Iterator[QueuedJob]:
     """Yield the jobs that can begin now, in order. One that no place has room for does not hold up others."""
+    if len(queue.with_turn) >= bounds.slots:
+        return iter(())
     return (each for each in queue.waiting if not each.removed and not why_not_now(queue, each, now, bounds))
 
 
@@ -213,6 +215,7 @@ class Again:
     refused: bool = False
     lost: bool = False  # its slice was taken away
     unfinished: bool = False  # its runner ended before it had started
+    got_slice: bool = True  # it may have written where the next attempt looks, under its number
 
 
 def gone(job_id: str, token: str, what: Again, usd: float | None = None) -> Step:
@@ -225,6 +228,7 @@ def gone(job_id: str, token: str, what: Again, usd: float | None = None) -> Step
             return None
         used = _used_usd(turn, now)
         after = _over(job, now, used if usd is None else min(usd, used))
+        after = replace(after, attempts=max(job.attempts, turn.attempt)) if what.got_slice else after
         refused = queue.refused
         if after.end is None and job.removed:
             after = replace(after, end=End("canceled", now, 71, "removed from the queue"))
@@ -282,13 +286,15 @@ def _end_at(job: QueuedJob) -> float:
     return job.end.at if job.end is not None else 0.0
 
 
-def changed(job_ids: list[str], change: Callable[[QueuedJob], QueuedJob]) -> Step:
-    """What a user changes of jobs that have not ended: held, priority, order, removed."""
+def changed(job_ids: list[str], change: Callable[[QueuedJob], QueuedJob], *, ask_again: bool = False) -> Step:
+    """What a user changes of jobs that have not ended: held, priority, order, removed. `ask_again`: where they were refused."""
 
     def step(queue: Queue, now: float) -> Queue | None:
         found = [job for job in queue.jobs if job.id in job_ids and job.end is None]
         made = [change(job) for job in found]
         made = [replace(j, end=End("removed", now)) if j.removed and j.turn is None else j for j in made]
-        return queue.having(*made)
+        asked = {each.request for each in found} if ask_again else ()
+        refused = {request: each for request, each in queue.refused.items() if request not in asked}
+        return replace(queue.having(*made), refused=refused)
 
     return step

@@ -77,8 +77,9 @@ def _record(session: Session, lease: Lease) -> None:
         )
     with closing(connected.Connected(session, lease)) as there:
         run, attempt = there.attempt()
-        if any(each.id == attempt.id for each in session.ledger.attempts_of(run.id)):
-            return
+        known = session.ledger.attempts_of(run.id)
+        if any((each.id, each.lease_id) == (attempt.id, lease.id) for each in known):
+            return  # on another slice it is a start that was not finished here
         now = session.now(lease.cloud)
         began: list[Began | AttemptChange] = [
             Began(run, attempt),

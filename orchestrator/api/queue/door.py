@@ -60,7 +60,7 @@ class JobQueue:
 
     def release(self, *names: str) -> tuple[QueueEntry, ...]:
         """Let jobs start that were held, and ask again at once where one was refused."""
-        return self._altered(names, held=False, not_before=0.0)
+        return self._altered(names, ask_again=True, held=False, not_before=0.0)
 
     def remove(self, *names: str) -> tuple[QueueEntry, ...]:
         """Take jobs out of the queue. One that has a slice is canceled, and its slice deleted, by the next pass."""
@@ -81,6 +81,6 @@ class JobQueue:
         with self._session() as session:
             return queues.run_passes(session, forever=forever, every_s=every_s)
 
-    def _altered(self, names: Sequence[str], **changed: object) -> tuple[QueueEntry, ...]:
+    def _altered(self, names: Sequence[str], *, ask_again: bool = False, **changed: object) -> tuple[QueueEntry, ...]:
         with self._session() as session:
-            return queues.alter(session, names, lambda job: replace(job, **changed))  # type: ignore[arg-type]
+            return queues.alter(session, names, lambda job: replace(job, **changed), ask_again=ask_again)  # type: ignore[arg-type]

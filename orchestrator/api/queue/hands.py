@@ -51,11 +51,16 @@ class RecordIn:
     """The record of the queue in its store."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store, self.alone = store, threading.RLock()
+        self._last = "", Queue()  # by generation: most reads find what the one before found
 
     async def read(self) -> Seen:
         found = self.store.read(record.NAME)
-        return Seen(record.from_json(found.content, self.store.where), found.generation, found.now)
+        generation, queue = self._last
+        if generation != found.generation:
+            queue = record.from_json(found.content, self.store.where)
+            self._last = found.generation, queue
+        return Seen(queue, found.generation, found.now)
 
     async def write(self, queue: Queue, generation: str) -> None:
         unique = replace(queue, write=secrets.token_hex(8))

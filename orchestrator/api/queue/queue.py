@@ -139,6 +139,8 @@ def add(
             session.reporter.progress("queue", f"{job.name}: its code and its job go to {store.where}")
             store.put(snapshot_name(job.id), archive)
     play(change(RecordIn(store), steps.add(*made)))
+    if anew := [each.name for each in made if each.restarts and not each.saves]:
+        session.reporter.notice("note", f"{', '.join(anew)}: {NO_RESTART}")
     return tuple(made)
 
 
@@ -204,11 +206,13 @@ def _meant(queue: Queue, texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def alter(session: Session, texts: Sequence[str], build: Callable[[QueuedJob], QueuedJob]) -> tuple[QueueEntry, ...]:
+def alter(
+    session: Session, texts: Sequence[str], build: Callable[[QueuedJob], QueuedJob], *, ask_again: bool = False
+) -> tuple[QueueEntry, ...]:
     """Change jobs that have not ended; return them as they are then. Raises UserError for an unknown one."""
     records = RecordIn(store_of(session))
     ids = _meant(play(records.read()).queue, texts)
-    after = play(change(records, steps.changed(ids, build)))
+    after = play(change(records, steps.changed(ids, build, ask_again=ask_again)))
     return tuple(_entry(each) for each in after.jobs if each.id in ids)
 
 

@@ -14,7 +14,7 @@ HEAD = ("ID", "JOB", "STATE", "SINCE", "FIGURES", "COST", "WHERE, OR WHY")
 MOST_FIGURES = 2
 
 
-def cells(job: QueueEntry, report: QueueReport) -> tuple[str, ...]:
+def cells(job: QueueEntry) -> tuple[str, ...]:
     """Return the row of a job under HEAD."""
     name = f"{job.sweep} {job.variant}" if job.sweep and job.variant else job.name
     since = job.ended_at or job.since or job.added_at
@@ -38,7 +38,7 @@ def _where(job: QueueEntry) -> str:
 def figures(job: QueueEntry) -> str:
     """Return the newest figures of a job that runs: its step first; `-`: none are known."""
     metrics = dict(job.metrics)
-    told = [f"step {metrics.pop('step'):,}"] if isinstance(metrics.get("step"), int) else []
+    told = [f"step {metrics.pop('step'):,.0f}"] if isinstance(metrics.get("step"), (int, float)) else []
     rest = [f"{key} {value:.4g}" for key, value in metrics.items() if isinstance(value, (int, float))]
     return " · ".join([*told, *rest[: MOST_FIGURES - len(told)]]) or "-"
 

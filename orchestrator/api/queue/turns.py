@@ -16,7 +16,9 @@ from orchestrator.errors import (
     AuthError,
     BadRequest,
     Canceled,
+    CapacityError,
     CloudError,
+    ConfigError,
     Interrupted,
     SliceLost,
     TeardownUnproven,
@@ -96,7 +98,9 @@ def start(
         return Did(running=True)
     if session.unproven or any(_is_open(session, each) for each in made):
         return Did(problem=error.message if error is not None else "its slice is not proven gone")
-    return _did_not_start(error, _usd(session, made), pause_s)
+    did = _did_not_start(error, _usd(session, made), pause_s)
+    got_slice = any(each.ready_at is not None for each in session.ledger.leases_of(job.id) if each.id in made)
+    return replace(did, again=replace(did.again, got_slice=got_slice))
 
 
 def _did_not_start(error: TpujobError | None, usd: float | None, pause_s: float) -> Did:
@@ -109,9 +113,13 @@ def _did_not_start(error: TpujobError | None, usd: float | None, pause_s: float)
             return Did(gone=True, usd=usd, again=Again(why, pause_s, lost=True))
         case Interrupted() | None:
             return Did(gone=True, usd=usd, again=Again("its runner was interrupted"))
-        case AuthError() | TeardownUnproven():
+        case AuthError() | ConfigError() | TeardownUnproven():
             return Did(gone=True, usd=usd, again=Again(why, 5 * pause_s))
+        case TpujobError() if type(error) is TpujobError:  # of this machine, such as a guardian that did not start
+            return Did(gone=True, usd=usd, again=Again(why, 5 * pause_s, unfinished=True))
         case CloudError() if not isinstance(error, BadRequest):
+            if isinstance(error, CapacityError) and isinstance(error.details, dict):
+                why = "; Google: ".join([why, *map(str, [*error.details.values()][:1])])  # each place says the same
             return Did(gone=True, usd=usd, again=Again(why, pause_s, refused=True))
     state = runs_state(error)
     return Did(gone=True, usd=usd, end=End(state, 0.0, error.exit_code if error else None, why))
@@ -198,7 +206,7 @@ def collect(session: Session, job: QueuedJob, turn: Turn, gates: Gates) -> tuple
     result: RunResult | None = None
     problem = "its results are not collected"
     try:
-        result = runs.attach(session, job.id, lane=lane)
+        result = runs.attach(session, job.id, lane=lane, owner=_owner_elsewhere(session, job, turn))
         if result.error is not None:
             problem = result.error.message
     except TpujobError as error:
@@ -213,6 +221,12 @@ def collect(session: Session, job: QueuedJob, turn: Turn, gates: Gates) -> tuple
     if ended_here is None or still or session.unproven or (result is not None and not result.released):
         return Did(end=ended_here, problem=problem), lane
     return Did(gone=True, end=ended_here, usd=_usd(session, ids)), lane
+
+
+def _owner_elsewhere(session: Session, job: QueuedJob, turn: Turn) -> str | None:
+    """Return whose the job is if another machine started this attempt: this ledger may have others of it only, all ended."""
+    here = {each.lease_id for each in session.ledger.attempts_of(job.id)}
+    return None if here & {str(each["id"]) for each in turn.leases} else job.owner
 
 
 def undo(session: Session, job: QueuedJob, turn: Turn) -> Did:

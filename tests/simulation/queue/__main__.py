@@ -25,7 +25,8 @@ def play_chunk(first: int) -> tuple[list[tuple[int, str, str]], int, int]:
 
 
 def play_many(first: int, worlds: int, processes: int) -> int:
-    began, steps, over, all_broken = time.perf_counter(), 0, 0, []
+    began, steps, over = time.perf_counter(), 0, 0
+    all_broken: list[tuple[int, str, str]] = []
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for broken, made, passed_over in pool.imap(play_chunk, range(first, first + worlds, CHUNK)):
             steps, over, all_broken = steps + made, over + passed_over, [*all_broken, *broken]

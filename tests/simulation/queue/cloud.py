@@ -152,7 +152,6 @@ class Cloud:
         made = self.slices.get(name)
         if made is None or made.state == "DELETING":
             return
-        world.oracle.deleting(made)
         if world.rng.random() < world.rate("delete_forgotten"):
             return
         made.state = "DELETING"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import nullcontext
 from dataclasses import replace
 from types import coroutine
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ class SimHands:
 
     def __init__(self, world: World, runner: str, machine: str = "") -> None:
         self.world, self.runner, self.machine, self.bounds = world, runner, machine, world.plan.bounds
-        self.claim_s, self.pause_s = CLAIM_S, PAUSE_S
+        self.claim_s, self.pause_s, self.alone = CLAIM_S, PAUSE_S, nullcontext()
         self.alive, self.asleep_until = True, 0.0
         self.tasks: list[Task] = []
         self.children: list[Task] = []
@@ -231,10 +232,10 @@ class SimHands:
             return Did(gone=True, again=Again("it was taken away", 10.0, lost=True))
         cloud.detach(found, job.id, turn.attempt)
         await pause(0.3)
+        made.clear()  # from here on, whoever has the turn finds out whether the job runs
         while True:
             began = world.now
             await gates.before_start(lease)
-            made.clear()  # another runner may have seen the job run
             if world.now - began <= LEAVE_S:
                 break
         for worker in range(world.plan.work[job.id].workers):

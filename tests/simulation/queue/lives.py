@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 
 from orchestrator.queue import steps
 from orchestrator.queue.record import QueuedJob
@@ -11,13 +12,16 @@ from tests.simulation.queue.hands import bounds_of
 from tests.simulation.queue.world import Plan, Work, World
 
 FATES = ("dies", "naps", "sleeps")
+UNTIL_TAKEN = tuple(
+    float(seconds) for seconds in range(240, 400, 7)
+)  # a runner wakes when another has just taken its turn
 
 
-def _plan(jobs: int, slots: int, machines: int, workers: int = 1) -> Plan:
+def _plan(jobs: int, slots: int, machines: int, workers: int = 1, lasts_s: float = 200.0) -> Plan:
     plan = Plan(bounds=bounds_of(slots, None), machines=("m0", "m1", "m2")[:machines])
     for number in range(jobs):
         job = QueuedJob(f"j{number}", f"j{number}", request="v5e", restarts=1)
-        plan.work[job.id] = Work(200.0, 0, workers)
+        plan.work[job.id] = Work(lasts_s, 0, workers)
         plan.users.append((0.0, steps.add(job), f"adds {job.id}"))
     return plan
 
@@ -27,7 +31,7 @@ def one_job() -> Plan:
 
 
 def on_two_workers() -> Plan:
-    return _plan(1, 1, 2, workers=2)
+    return _plan(1, 1, 2, workers=2, lasts_s=5.0)
 
 
 def passed_on() -> Plan:
@@ -55,9 +59,14 @@ def removed() -> Plan:
 LIVES: list[Callable[[], Plan]] = [one_job, on_two_workers, passed_on, with_two_slots, preempted, no_capacity, removed]
 
 
-def worlds_of(life: Callable[[], Plan], fate: str, *, trace: bool = False) -> Iterator[tuple[int, World]]:
-    """Yield each step of the life, and the world in which this happens there."""
+def worlds_of(life: Callable[[], Plan], fate: str | float) -> Iterator[World]:
+    """Yield a world for each step of the life, in which this happens there. Until then they are the same."""
+    for step in range(1, steps_of(life) + 1):
+        yield World(replace(life(), at_steps={step: fate}))
+
+
+@cache
+def steps_of(life: Callable[[], Plan]) -> int:
     whole = World(life())
     assert whole.play() is None
-    for step in range(1, whole.steps + 1):
-        yield step, World(replace(life(), at_step=(step, fate)), step, trace=trace)
+    return whole.steps

@@ -7,7 +7,7 @@ from __future__ import annotations
 import __future__
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import dedent
@@ -17,6 +17,8 @@ from unittest.mock import patch
 from orchestrator.queue import passes, steps
 from orchestrator.queue.passes import Gates
 from orchestrator.queue.record import Queue
+from tests.simulation.queue.lives import on_two_workers, passed_on
+from tests.simulation.queue.world import Plan
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Mutant:
     function: str
     old: str
     new: str
+    naps_in: tuple[Callable[[], Plan], ...] = ()  # lives in which a nap shows it; none: random worlds do
 
     @contextmanager
     def change(self) -> Iterator[None]:
@@ -65,10 +68,10 @@ MUTANTS = [
     Mutant("the slice to come is not written down", steps, "intend", "(*others, dict(lease))", "others"),
     Mutant("the job starts in a turn that is another's", steps, "_mine", "or job.turn.token != token", ""),
     Mutant("an end is not kept", steps, "ended", "job.end or replace(end, at=now)", "job.end"),
-    Mutant("a slice is passed on by who lost it", steps, "pass_on", "or one.turn.token != token ", ""),
+    Mutant("a slice is passed on by who lost it", steps, "pass_on", "or one.turn.token != token ", "", (passed_on,)),
     Mutant("a slice is passed on to a job with a turn", steps, "pass_on", "other.turn is not None or other.end", "other.end"),
     Mutant("a slice that is passed on is forgotten", steps, "pass_on", "leases=one.turn.leases", "leases=()"),
-    Mutant("losses are not counted", steps, "gone", "job.losses + bool(lost)", "job.losses"),
+    Mutant("losses are not counted", steps, "gone", "job.losses + lost,", "job.losses,"),
     Mutant("an end that is not known is forgotten", steps, "gone", "turn.then is not None", "False"),
     Mutant("a turn is over though it is another's", steps, "gone", "or turn.token != token", ""),
     Mutant("a job that was removed waits again", steps, "gone", "after.end is None and job.removed", "False"),
@@ -83,9 +86,10 @@ MUTANTS = [
     Mutant("what runs in part is left", passes, "attend", 'or found.state == "running":', "or found.state in RUNS:"),
     Mutant("a job that was not collected waits again", passes, "attend", 'End("interrupted", 0.0, 71, NOT_COLLECTED)', "None"),
     Mutant("a job just started is said to be gone", passes, "attend", "seen.now - turn.seen_at < hands.claim_s", "False"),
+    Mutant("an old answer counts as a new one", passes, "attend", "seen.now - turn.seen_at", "inf - turn.seen_at"),
     Mutant("nothing is written before a create", Gates, "before_create", "await self._passed(", "_ = ("),
     Mutant("nothing is written before a start", Gates, "before_start", "await self._passed(", "_ = ("),
     Mutant("an end is not written before the slice goes", Gates, "ended", "await self._passed(", "_ = ("),
-    Mutant("a job that did not start is deleted by anyone", Gates, "not_started", "is not None", "is not ..."),
+    Mutant("who lost a turn deletes its slice", Gates, "not_started", "is not None", "is not ...", (on_two_workers,)),
     Mutant("who lost the turn goes on", Gates, "_passed", "is None", "is ..."),
 ]  # fmt: skip

@@ -70,14 +70,9 @@ class Oracle:
         new, last = job.turn, was.turn
         if last is not None and new is not None and last.token == new.token and last.stage is not new.stage:
             self._staged(job, last, new)
-        if (
-            last is not None
-            and (new is None or new.token != last.token)
-            and last.leases
-            and len(job.spent) == len(was.spent)
-        ):
-            if new is None and last.began_at < world.now - 60.0:
-                raise self.broken("what a turn cost is written down", f"{job.id}: {last}")
+        over = last is not None and new is None and last.leases and last.began_at < world.now - 60.0
+        if over and len(job.spent) == len(was.spent):
+            raise self.broken("what a turn cost is written down", f"{job.id}: {last}")
         if new is None or (last is not None and last.token == new.token):
             return
         if last is None:
@@ -86,6 +81,10 @@ class Oracle:
             raise self.broken(
                 "a turn is its runner's until its claim is over", f"{by} took {job.id} from {last.runner}"
             )
+        if new.then is not None and (last is None or last.then is None):
+            for made, main in self.mains.get(job.id, ()):
+                if main.alive and made.state == "READY":
+                    raise self.broken("a job that runs is not given up", f"{job.id} runs on {made.name}: {new.then}")
         if new.stage is Stage.COLLECTING or new.then is not None:
             self.seen_ended.add(job.id)
         if new.lost:
@@ -135,6 +134,9 @@ class Oracle:
             return []  # it may have asked for the other one first, when there was no room
         seen, found = hands.listed, []
         mine = before.job(job.id)
+        listed = seen.queue.job(job.id)
+        if listed is None or (listed.priority, listed.order) != (mine.priority, mine.order):
+            return []
         for other in before.waiting:
             listed = seen.queue.job(other.id)
             if (
@@ -156,10 +158,9 @@ class Oracle:
         """The end that is written is the true one."""
         code = self.world.plan.work[job.id].code
         really = any(main.ended_at is not None for _, main in self.mains.get(job.id, ()))
-        if job.end.state in ("succeeded", "failed") and job.end.text != FAILED:
-            if not really or (job.end.state == "succeeded") != (code == 0):
-                raise self.broken("an end is true", f"{job.id}: {job.end}")
-        if job.end.state in ("canceled", "removed") and not job.removed:
+        ran = job.end.state in ("succeeded", "failed") and job.end.text != FAILED
+        false = ran and (not really or (job.end.state == "succeeded") != (code == 0))
+        if false or (job.end.state in ("canceled", "removed") and not job.removed):
             raise self.broken("an end is true", f"{job.id}: {job.end}")
 
     def every_slice_is_known(self) -> None:
@@ -210,9 +211,6 @@ class Oracle:
 
     def preempted(self, made: Slice) -> None:
         self.preempted_at[made.name] = self.world.now
-
-    def deleting(self, made: Slice) -> None:
-        """Its watchdog, or a runner, deletes it."""
 
     def deletes(self, runner: str, name: str) -> None:
         """A runner deletes: what is of another runner's turn only if that is being undone anyway."""

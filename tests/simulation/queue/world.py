@@ -21,7 +21,7 @@ from tests.simulation.queue.cloud import Cloud, Store
 from tests.simulation.queue.hands import SimHands, bounds_of, pause
 from tests.simulation.queue.oracle import Broken, Oracle
 
-MOST_S = 150_000.0  # after this, what is not done is stuck
+MOST_S, MOST_STEPS = 60_000.0, 30_000  # after this, what is not done is stuck
 Windows = list[tuple[float, float]]
 
 
@@ -54,7 +54,7 @@ class Plan:
     as_text: bool = False  # the record is written out and read at each step
     hasty: bool = False  # a start does not wait until the workers publish it
     patient: bool = True  # after an error, the runner waits for its programs before the next pass
-    at_step: tuple[int, str] = (0, "")  # what happens to the runner at this step
+    at_steps: dict[int, str | float] = field(default_factory=dict)  # what happens to the runner at these steps
 
 
 class Task:
@@ -155,9 +155,8 @@ class World:
     def stepped(self, hands: SimHands) -> None:
         """A runner has been suspended: it may be for the last time, or for long."""
         self.steps += 1
-        number, what = self.plan.at_step
-        if self.steps == number:
-            self.fail(hands, what)
+        if self.steps in self.plan.at_steps:
+            self.fail(hands, self.plan.at_steps[self.steps])
         elif self.now < self.plan.faults_until:
             drawn, dies = self.rng.random(), self.plan.rates.get("dies", 0.0)
             if drawn < dies:
@@ -165,7 +164,8 @@ class World:
             elif drawn < dies + (sleeps := self.plan.rates.get("sleeps", 0.0)):
                 self.fail(hands, "sleeps" if drawn < dies + min(sleeps / 3, 0.001) else "naps")
 
-    def fail(self, hands: SimHands, what: str) -> None:
+    def fail(self, hands: SimHands, what: str | float) -> None:
+        """Let the runner die, nap, or sleep; a number: for so many seconds."""
         self.log(f"{hands.runner} {what}")
         if what == "dies":
             hands.alive = False
@@ -175,7 +175,9 @@ class World:
             self.dead[hands.machine].add(hands.runner)
             self.at(self.rng.choice((5.0, 60.0, 1000.0)), self.boot, hands.machine)
         else:
-            hands.asleep_until = self.now + (self.rng.choice((15.0, 60.0, 400.0)) if what == "naps" else 5000.0)
+            naps = (15.0, 60.0, self.rng.uniform(200.0, 500.0), self.rng.uniform(200.0, 1000.0))
+            sleep_s = self.rng.choice(naps) if what == "naps" else 5000.0 if what == "sleeps" else float(what)
+            hands.asleep_until = self.now + sleep_s
 
     # -- users ---------------------------------------------------------------------------------------------------------
 
@@ -210,7 +212,7 @@ class World:
             self.at(at, self._types, step, what)
         checked = 0.0
         try:
-            while self.now < MOST_S:
+            while self.now < MOST_S and self.steps < MOST_STEPS:
                 self.now, _, do, args = heapq.heappop(self.events)
                 do(*args)
                 if self.now > checked:
@@ -235,7 +237,7 @@ class World:
 ABOUT_S = 3600.0  # so long, jobs come and things go wrong
 RATES = {
     "dies": (0.0, 0.003, 0.01),
-    "sleeps": (0.0, 0.002, 0.008, 0.05),
+    "sleeps": (0.0, 0.002, 0.008, 0.05, 0.2),
     "late": (0.0, 0.1, 0.3),
     "lost_reply": (0.0, 0.05, 0.2),
     "store": (0.0, 0.0, 0.1),

@@ -14,6 +14,7 @@ from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.errors import UserError
 
+MOST_ENDED = 10  # of those that ended, the newest, in the table
 Jobs = Annotated[
     list[str], Argument(metavar="JOB...", help="Ids (their first letters do), or names of jobs or sweeps.")
 ]
@@ -29,7 +30,11 @@ def _show(report: QueueReport, *, as_json: bool) -> None:
         emit_json(report.as_json())
         return
     if report.jobs:
-        print_table(HEAD, (cells(each, report) for each in report.jobs), states=(2,), shortens=(1,), wraps=(6,))
+        ended = [each for each in report.jobs if each.ended_at is not None]
+        jobs = [each for each in report.jobs if each not in ended[MOST_ENDED:]]
+        print_table(HEAD, map(cells, jobs), states=(2,), optional=(3, 4), shortens=(1,), wraps=(6,))
+        if len(jobs) < len(report.jobs):
+            console().notice("note", f"{len(report.jobs) - len(jobs)} more have ended; --json has them")
     else:
         emit("the queue is empty; `tpujob queue add JOB.yaml` adds a job")
     for stage, text in lines(report):
