@@ -39,6 +39,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"api/slices/elsewhere", r"^(?!the ledger has no|\{.*native_state\}|.*closed)"),
         (r"cli/", r"--owner"),
     ),
+    "The queue": ((r"queue/|cli/commands/jobs/queue", r""),),
     "Exit code 75: not proven absent": (
         (r"", r"not proven|proven gone|left before|before it was proven"),
         (

@@ -19,6 +19,9 @@ from orchestrator.api.jobs.job import TpuAlternative as TpuAlternative
 from orchestrator.api.jobs.job import Train as Train
 from orchestrator.api.jobs.planning import Export as Export
 from orchestrator.api.jobs.planning import Plan as Plan
+from orchestrator.api.queue.door import JobQueue as JobQueue
+from orchestrator.api.queue.queue import QueueEntry as QueueEntry
+from orchestrator.api.queue.queue import QueueReport as QueueReport
 from orchestrator.api.session.events import Alert as Alert
 from orchestrator.api.session.events import Bar as Bar
 from orchestrator.api.session.events import Event as Event

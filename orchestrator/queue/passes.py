@@ -196,7 +196,7 @@ async def one_pass(hands: Hands) -> None:
 
     It goes on while something that it has begun does: what becomes due meanwhile is done, too.
     """
-    tried: dict[tuple[str, str], float] = {}
+    tried: dict[tuple[str, str], float] = {}  # jobs that begin, and attempts: a turn that was looked at is another turn
 
     def is_due(key: tuple[str, str], now: float) -> bool:
         if now - tried.get(key, -inf) < hands.claim_s / 2:
@@ -215,7 +215,7 @@ async def one_pass(hands: Hands) -> None:
             if turn is None:
                 continue
             dead = hands.is_dead(turn.runner)
-            if (turn.until <= seen.now or dead) and is_due((job.id, turn.token), seen.now):
+            if (turn.until <= seen.now or dead) and is_due((job.id, str(turn.attempt)), seen.now):
                 await hands.spawn(attend(hands, job, turn, dead=dead))
         for job in steps.next_jobs(seen.queue, seen.now, hands.bounds):
             if not is_due((job.id, ""), seen.now):
@@ -228,7 +228,7 @@ async def one_pass(hands: Hands) -> None:
             mine = None if after is None else after.job(job.id)
             if mine is None or mine.turn is None:
                 break  # what was seen is over: it looks again
-            tried[job.id, turn.token] = seen.now
+            tried[job.id, str(mine.turn.attempt)] = seen.now
             await hands.spawn(begin(hands, mine, mine.turn))
         if not await hands.wait():
             return

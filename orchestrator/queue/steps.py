@@ -149,7 +149,7 @@ def renew(tokens: Mapping[str, str], for_s: float) -> Step:
             *(
                 replace(job, turn=replace(job.turn, until=now + for_s))
                 for job in queue.with_turn
-                if job.turn is not None and job.turn.token == tokens.get(job.id)
+                if job.turn is not None and job.turn.token == tokens.get(job.id) and job.turn.until > 0  # not left yet
             )
         )
 

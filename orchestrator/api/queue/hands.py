@@ -53,14 +53,14 @@ class RecordIn:
     def __init__(self, store: Store) -> None:
         self.store, self.alone = store, threading.RLock()
         self._last = "", Queue()  # by generation: most reads find what the one before found
+        self._reading = threading.Lock()
 
     async def read(self) -> Seen:
         found = self.store.read(record.NAME)
-        generation, queue = self._last
-        if generation != found.generation:
-            queue = record.from_json(found.content, self.store.where)
-            self._last = found.generation, queue
-        return Seen(queue, found.generation, found.now)
+        with self._reading:
+            if self._last[0] != found.generation:
+                self._last = found.generation, record.from_json(found.content, self.store.where)
+            return Seen(self._last[1], found.generation, found.now)
 
     async def write(self, queue: Queue, generation: str) -> None:
         unique = replace(queue, write=secrets.token_hex(8))

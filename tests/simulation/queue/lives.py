@@ -12,9 +12,6 @@ from tests.simulation.queue.hands import bounds_of
 from tests.simulation.queue.world import Plan, Work, World
 
 FATES = ("dies", "naps", "sleeps")
-UNTIL_TAKEN = tuple(
-    float(seconds) for seconds in range(240, 400, 7)
-)  # a runner wakes when another has just taken its turn
 
 
 def _plan(jobs: int, slots: int, machines: int, workers: int = 1, lasts_s: float = 200.0) -> Plan:
@@ -57,6 +54,13 @@ def removed() -> Plan:
 
 
 LIVES: list[Callable[[], Plan]] = [one_job, on_two_workers, passed_on, with_two_slots, preempted, no_capacity, removed]
+
+UNTIL_TAKEN = tuple(float(seconds) for seconds in range(268, 352, 7))  # it wakes when another has just taken its turn
+NAPS: dict[Callable[[], Plan], tuple[float, ...]] = {
+    on_two_workers: UNTIL_TAKEN,
+    passed_on: UNTIL_TAKEN,
+    with_two_slots: (60.0,),  # until another pass
+}
 
 
 def worlds_of(life: Callable[[], Plan], fate: str | float) -> Iterator[World]:

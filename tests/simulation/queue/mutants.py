@@ -17,7 +17,7 @@ from unittest.mock import patch
 from orchestrator.queue import passes, steps
 from orchestrator.queue.passes import Gates
 from orchestrator.queue.record import Queue
-from tests.simulation.queue.lives import on_two_workers, passed_on
+from tests.simulation.queue.lives import on_two_workers, passed_on, with_two_slots
 from tests.simulation.queue.world import Plan
 
 
@@ -28,7 +28,7 @@ class Mutant:
     function: str
     old: str
     new: str
-    naps_in: tuple[Callable[[], Plan], ...] = ()  # lives in which a nap shows it; none: random worlds do
+    naps_in: Callable[[], Plan] | None = None  # the life in which a nap shows it; None: random worlds do
 
     @contextmanager
     def change(self) -> Iterator[None]:
@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant("the slice to come is not written down", steps, "intend", "(*others, dict(lease))", "others"),
     Mutant("the job starts in a turn that is another's", steps, "_mine", "or job.turn.token != token", ""),
     Mutant("an end is not kept", steps, "ended", "job.end or replace(end, at=now)", "job.end"),
-    Mutant("a slice is passed on by who lost it", steps, "pass_on", "or one.turn.token != token ", "", (passed_on,)),
-    Mutant("a slice is passed on to a job with a turn", steps, "pass_on", "other.turn is not None or other.end", "other.end"),
+    Mutant("a slice is passed on by who lost it", steps, "pass_on", "or one.turn.token != token ", "", passed_on),
+    Mutant("a slice is passed on to a job with a turn", steps, "pass_on", "other.turn is not None or", "", with_two_slots),
     Mutant("a slice that is passed on is forgotten", steps, "pass_on", "leases=one.turn.leases", "leases=()"),
     Mutant("losses are not counted", steps, "gone", "job.losses + lost,", "job.losses,"),
     Mutant("an end that is not known is forgotten", steps, "gone", "turn.then is not None", "False"),
@@ -90,6 +90,6 @@ MUTANTS = [
     Mutant("nothing is written before a create", Gates, "before_create", "await self._passed(", "_ = ("),
     Mutant("nothing is written before a start", Gates, "before_start", "await self._passed(", "_ = ("),
     Mutant("an end is not written before the slice goes", Gates, "ended", "await self._passed(", "_ = ("),
-    Mutant("who lost a turn deletes its slice", Gates, "not_started", "is not None", "is not ...", (on_two_workers,)),
+    Mutant("who lost a turn deletes its slice", Gates, "not_started", "is not None", "is not ...", on_two_workers),
     Mutant("who lost the turn goes on", Gates, "_passed", "is None", "is ..."),
 ]  # fmt: skip

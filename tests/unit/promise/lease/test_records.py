@@ -437,6 +437,11 @@ def test_a_job_ends_on_all_workers_or_fails_on_one(published: list[dict[str, str
     assert read_job(published, 2, "a-1").state == state
 
 
+def test_a_slice_of_one_worker_has_one_that_decides() -> None:
+    said = [[of_job(0, job=None)], [of_job(0)], [of_job(0, "ended", 0)]]
+    assert [read_job(each, 1, "a-1").state for each in said] == ["none", "running", "ended"]
+
+
 def test_a_slice_without_workers_says_nothing_of_a_job() -> None:
     assert read_job([of_job(0, "ended", 0)], 0, "a-1") == JobReport("unknown", {})
 
