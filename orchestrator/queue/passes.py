@@ -2,7 +2,7 @@
 
 They await the methods of `Hands`, which do everything that is not decided here: the store, the cloud, the workers. A runner may
 be killed at each of them; what it had begun is in the record, and the next pass finishes or undoes it. The simulator drives the
-same programs with hands of its own (`tests/simulation/queue.py`).
+same programs with hands of its own (`tests/simulation/queue/`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Look:
 class Did:
     """How a start, a collection or an undoing ended here.
 
-    `gone`: every slice of the turn is proven gone. `running`: the job goes on without this runner. `end`: the job has ended.
+    `gone`: every slice of the turn is proven gone. `running`: the turn goes on without this runner. `end`: the job has ended.
     `again`: why it did not start. `usd`: what the turn cost, where that is known. `follows`: the job to which the slice went.
     """
 
@@ -180,9 +180,11 @@ class Gates:
         ):  # a slice that is there lets no job begin before one with a better place
             if other.request == job.request:
                 turn = Turn(await hands.token(), hands.runner)
-                after = await change(
-                    hands, steps.pass_on(self.job, other.id, self.token, turn, hands.bounds, hands.claim_s)
-                )
+                step = steps.pass_on(self.job, other.id, self.token, turn, hands.bounds, hands.claim_s)
+                with hands.alone:  # from here on this one is renewed, and not the one before, whose turn is over
+                    after = await change(hands, step)
+                    if after is not None:
+                        hands.own(other.id, turn.token)
                 return None if after is None else after.job(other.id)
         return None
 
@@ -196,6 +198,7 @@ async def one_pass(hands: Hands) -> None:
 
     It goes on while something that it has begun does: what becomes due meanwhile is done, too.
     """
+    over: list[tuple[str, str]] = []
     tried: dict[tuple[str, str], float] = {}  # jobs that begin, and attempts: a turn that was looked at is another turn
 
     def is_due(key: tuple[str, str], now: float) -> bool:
@@ -204,19 +207,27 @@ async def one_pass(hands: Hands) -> None:
         tried[key] = now
         return True
 
+    async def attended(job: QueuedJob, turn: Turn, *, dead: bool) -> None:
+        try:
+            await attend(hands, job, turn, dead=dead)
+        finally:
+            over.append((job.id, str(turn.attempt)))
+
     while True:
         if hands.stops():
             if not await hands.wait():
                 return
             continue
         seen = await hands.read()
+        while over:  # what took long, such as a deletion without an answer, is not due again at once: a pass ends
+            tried[over.pop()] = seen.now
         for job in seen.queue.with_turn:
             turn = job.turn
             if turn is None:
                 continue
             dead = hands.is_dead(turn.runner)
             if (turn.until <= seen.now or dead) and is_due((job.id, str(turn.attempt)), seen.now):
-                await hands.spawn(attend(hands, job, turn, dead=dead))
+                await hands.spawn(attended(job, turn, dead=dead))
         for job in steps.next_jobs(seen.queue, seen.now, hands.bounds):
             if not is_due((job.id, ""), seen.now):
                 continue
@@ -320,6 +331,8 @@ async def _collect(hands: Hands, job: QueuedJob, turn: Turn, *, dead: bool) -> N
     if did.follows is not None and did.follows.turn is not None:
         await begin(hands, did.follows, did.follows.turn)
         return
+    if did.end is None and not did.gone:  # it has ended, and its results are still there: the next pass collects them
+        did = replace(did, running=True)
     await _settle(hands, mine, mine.turn, did)
 
 

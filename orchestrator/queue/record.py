@@ -172,7 +172,7 @@ class Queue:
 
 
 def _told(part: Any) -> dict[str, Any]:
-    defaults = _defaults(type(part))
+    defaults = _defaults(type(part))  # type: ignore[arg-type]
     return {name: value for name, value in vars(part).items() if name not in defaults or value != defaults[name]}
 
 

@@ -247,7 +247,7 @@ def test_a_job_with_a_bucket_goes_on_from_its_saved_work(desk: Desk) -> None:
     assert [json.loads(line)["step"] for line in losses.read_text().splitlines()] == [10, 20, 30, 40, 50, 60]
 
 
-# -- runners and machines that die -----------------------------------------------------------------------------------------
+# -- runners and machines that die ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", [
@@ -393,6 +393,37 @@ def test_a_bucket_without_permission_is_named_with_the_role_that_has_it(machines
         assert hint == "hint: the role roles/storage.objectUser on gs://queue has it"
     desk.cli.admin("DELETE", "faults")
     assert desk.jobs() == {}
+
+
+# -- what a pass cannot finish --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ci
+def test_a_slice_that_is_held_for_its_results_is_released_by_collect_and_no_pass_waits_for_that(desk: Desk) -> None:
+    text = Path(desk.cli.directory, desk.job("big", 'echo result > "$TPUJOB_ARTIFACTS/result.txt"')).read_text()
+    desk.add(desk.cli.job(text.replace("6m}", "6m, max_results: 1B, linger: 1h}")))
+    until(lambda: desk.do("run") and desk.jobs()["big"]["ended_at"], "the end of the job")
+    before = len(desk.cli.requests())
+    desk.do("run")
+    row = desk.jobs()["big"]
+    assert (row["state"], row["exit_code"], row["runner"]) == ("failed", 65, None) and row["since"]
+    assert len(desk.cli.requests()) - before < 10 and len(desk.cli.alive()) == 1
+    assert desk.cli("collect", row["id"], "--max-results", "none").returncode == 0
+    desk.do("run")
+    assert desk.jobs()["big"]["since"] is None and desk.cli.alive() == [] and desk.told() == ["big 1"]
+
+
+@pytest.mark.ci
+def test_a_pass_ends_though_a_deletion_gets_no_answer_and_the_next_one_proves_it(desk: Desk) -> None:
+    desk.cli.monkeypatch.setattr("orchestrator.api.queue.turns.RELEASE_S", 6.0)  # more than half a claim
+    desk.add(desk.job("goes", WAITS))
+    desk.do("run")
+    desk.cli.fault("status", "nodes.delete", status=503)
+    said = desk.cli("queue", "remove", "goes")
+    assert "NOT VERIFIED GONE" in said.stderr, said.text
+    assert desk.states() == {"goes": "undoing"} and "not proven gone" in desk.jobs()["goes"]["why"]
+    desk.cli.admin("DELETE", "faults")
+    assert desk.finish()["goes"]["state"] == "canceled" and desk.told() == []
 
 
 # -- other ways in ---------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_a_detached_run_of_several_workers_saves_its_work_and_the_next_attempt_o
 ) -> None:
     job = cli.job(JOB.replace("v5litepod-4", "v5litepod-16"))
     cli.env["TPUJOB_COLLECTOR"] = "off"
-    submitted = cli("submit", job)
+    submitted = cli("run", job, "--detach")
     assert submitted.returncode == 0, submitted.text
     assert f"the job with `--resume {submitted.stdout.strip()}` goes on from what it saves" in submitted.stderr
     assert "the workers save the work to gs://my-bucket/runs/RUN/saved: their service account needs" in submitted.stderr

@@ -1,4 +1,4 @@
-"""Real runners of a queue, killed at random: `python -m tests.faults.kills --kills 200` (twenty minutes of two cores).
+"""Real runners of a queue, killed at random: `python -m tests.faults.kills --kills 200` (a quarter of an hour of two cores).
 
 Jobs are added all the time, and each tells in a file outside of its slice when it began and ended. One to three runners carry
 the queue on, in two state directories with a store in the emulator's Cloud Storage, or (`--store directory`) in one. SIGKILL
@@ -30,7 +30,7 @@ from tests.cli_fixture import NO_DELAYS, Cli, Command, kill_all, sandbox, signal
 
 SPEED = 60.0  # a turn whose runner says nothing is free after five seconds
 SLOTS, MOST_OPEN, ADDED_AT_ONCE = 4, 10, 3
-PAUSES_S, STANDS_S = (0.5, 8.0), (1.0, 9.0)
+PAUSES_S, STANDS_S = (0.3, 5.0), (1.0, 9.0)
 REST_S, NOTHING_ENDS_S = (
     600.0,
     120.0,
@@ -323,6 +323,8 @@ def main() -> int:
     parser.add_argument("--store", choices=("bucket", "directory"), default="bucket")
     parser.add_argument("--keep", action="store_true", help="leave the directory there, to look at")
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # also in the background: nothing of it outlives this process
+        signal.signal(number, lambda signum, _: sys.exit(128 + signum))
     directory = Path(tempfile.mkdtemp(prefix="tpujob-kills-"))
     world = World(directory, options.store, random.Random(options.seed))
     try:

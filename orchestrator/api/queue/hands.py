@@ -128,8 +128,10 @@ class RealHands(RecordIn):
         return self.interrupted is not None
 
     def own(self, job: str, token: str) -> None:
-        with self._lock:
-            self._owned[job] = (token, threading.current_thread())
+        thread = threading.current_thread()
+        with self._lock:  # a thread has one turn: that of a job before it is over, once the slice is passed on
+            self._owned = {each: turn for each, turn in self._owned.items() if turn[1] is not thread}
+            self._owned[job] = token, thread
             if not self._renewal.is_alive():
                 with suppress(RuntimeError):
                     self._renewal.start()

@@ -144,7 +144,9 @@ def close_over(session: Session, leases: list[Lease], queue: Queue) -> None:
     over = [
         each
         for each in leases
-        if each.purpose is Purpose.QUEUE and each.runs_detached and each.id not in there and queue.job(each.run or "")
+        if ((each.purpose is Purpose.QUEUE and each.runs_detached) or each.purpose is Purpose.ELSEWHERE)
+        and each.id not in there
+        and queue.job(each.run or "")
     ]
     _release(session, over, "the queue has ended its turn")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import coroutine
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,8 @@ class SimHands:
 
     def __init__(self, world: World, runner: str, machine: str = "") -> None:
         self.world, self.runner, self.machine, self.bounds = world, runner, machine, world.plan.bounds
-        self.claim_s, self.pause_s, self.alone = CLAIM_S, PAUSE_S, nullcontext()
+        self.claim_s, self.pause_s = CLAIM_S, PAUSE_S
+        self.alone: AbstractContextManager[Any] = nullcontext()
         self.alive, self.asleep_until = True, 0.0
         self.tasks: list[Task] = []
         self.children: list[Task] = []
