@@ -41,6 +41,7 @@ sim:  ## the guarantee in 10,000 simulated worlds, with a death at every step, a
 	$(PYTHON) -m tests.simulation --worlds $(WORLDS) --processes 2
 	$(PYTHON) -m tests.simulation --cluster --worlds $(WORLDS) --processes 2
 	$(PYTHON) -m tests.simulation --deaths --processes 2
+	$(PYTHON) -m tests.simulation.queue --worlds $(WORLDS) --processes 2
 	$(PYTHON) -m pytest -n auto tests/simulation
 
 sim-long:  ## the same in a million worlds: one to three hours on two cores; continues where it was stopped
@@ -51,8 +52,9 @@ sim-long:  ## the same in a million worlds: one to three hours on two cores; con
 mutate:  ## every line of promise/ is held: one change of a line at a time, against the tests that fit; hours, goes on where it was stopped
 	$(PYTHON) -m tests.mutation
 
-kill-sweep:  ## SIGKILL before and after every effect of a run, with real processes: about 40 minutes on two cores
+kill-sweep:  ## SIGKILL before and after every effect of a run, and of runners of a queue: about an hour on two cores
 	$(PYTHON) -m tests.e2e.deaths.crash_sweep
+	$(PYTHON) -m tests.faults.kills --kills 200
 
 stress:  ## all tests repeatedly, on a loaded and on a quiet machine: hours; continues where it was stopped, for the same code
 	$(PYTHON) bench/stress.py
