@@ -121,7 +121,7 @@ class Client:
     @property
     def queue(self) -> JobQueue:
         """The queue of jobs, which start by themselves."""
-        return queue.door.JobQueue(self._session)
+        return queue.door.JobQueue(self._session, self._check_released)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 

@@ -27,10 +27,11 @@ import psutil
 from cloud_tpu_emulator.daemon import control
 from orchestrator.queue.passes import UNFINISHED
 from tests.cli_fixture import NO_DELAYS, Cli, Command, kill_all, sandbox, signal_all
+from tests.waiting import LOOK_S
 
 SPEED = 60.0  # a turn whose runner says nothing is free after five seconds
 SLOTS, MOST_OPEN, ADDED_AT_ONCE = 4, 10, 3
-PAUSES_S, STANDS_S = (0.3, 5.0), (1.0, 9.0)
+PAUSES_S, STANDS_S = (0.3, 4.0), (1.0, 9.0)
 REST_S, NOTHING_ENDS_S = (
     600.0,
     120.0,
@@ -146,8 +147,8 @@ class World:
 
     def keep_adding(self) -> None:
         going = [each for each in self.adders if not each.ended]
-        ended = len({each.run for each in self.told if each.what == "ended"})
-        if not going and ADDED_AT_ONCE * len(self.adders) - ended < MOST_OPEN:
+        ended = {each.run for each in self.told if each.what == "ended"}
+        if not going and len(self.added() - ended) < MOST_OPEN:
             self.add()
 
     def keep_running(self, wanted: int) -> None:
@@ -226,11 +227,13 @@ class World:
 
     def close(self) -> None:
         self.let_go(all_of_them=True)
-        for made in self.machines:
-            kill_all(made.local())
-        control.stop(self.directory / "cloud")
         for each in [*self.runners, *self.adders]:
-            each.process.wait()
+            each.kill()
+        for made in self.machines:
+            while found := made.local():
+                kill_all(found)
+                psutil.wait_procs(found, LOOK_S)
+        control.stop(self.directory / "cloud")
 
 
 _DELAYS = [name.removeprefix("TPUJOB_EMULATOR_").lower() for name in NO_DELAYS]

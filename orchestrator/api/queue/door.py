@@ -27,8 +27,10 @@ class JobQueue:
     a store that does not answer. Nothing is changed then.
     """
 
-    def __init__(self, session: Callable[[], AbstractContextManager[Session]]) -> None:
-        self._session = session
+    def __init__(
+        self, session: Callable[[], AbstractContextManager[Session]], check_released: Callable[[Session], None]
+    ) -> None:
+        self._session, self._check_released = session, check_released
 
     def add(self, *asked: Job | CheckedJob, name: str | None = None, priority: int = 0) -> tuple[QueueEntry, ...]:
         """Add jobs, or sweeps with all their jobs, with their code as it is now: all or none. Return them.
@@ -75,11 +77,13 @@ class JobQueue:
         """Make a pass: do all that is due, then return the queue. `forever`: one every `every` (10s to 1d), until Ctrl-C.
 
         Any number of these may run at once, on any machine. Raises Interrupted, once what the pass had begun has started or is
-        proven gone.
+        proven gone; TeardownUnproven for a slice that is not proven gone: the next pass goes on with it.
         """
         every_s = seconds("every", every, *PASSES)
         with self._session() as session:
-            return queues.run_passes(session, forever=forever, every_s=every_s)
+            report = queues.run_passes(session, forever=forever, every_s=every_s)
+            self._check_released(session)
+            return report
 
     def _altered(self, names: Sequence[str], *, ask_again: bool = False, **changed: object) -> tuple[QueueEntry, ...]:
         with self._session() as session:

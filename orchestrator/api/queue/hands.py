@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,8 @@ class RecordIn:
     """The record of the queue in its store."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.alone = store, threading.RLock()
+        self.store = store
+        self.alone: AbstractContextManager[Any] = threading.RLock()
         self._last = "", Queue()  # by generation: most reads find what the one before found
         self._reading = threading.Lock()
 
@@ -177,6 +178,9 @@ class RealHands(RecordIn):
         self.session.locks.unlock(_lock(self.runner))
         with suppress(OSError):  # no other process has this name
             (self.session.locks.directory / f"{_lock(self.runner)}.lock").unlink()
+        proven = [each for each in self.session.unproven if not self.session.ledger.lease(each).open]
+        for lease_id in proven:  # by another turn, since
+            del self.session.unproven[lease_id]
         if self._failures:
             raise self._failures[0]
 
@@ -218,7 +222,7 @@ class RealHands(RecordIn):
             owned = self._owned.get(job_id)
             session = self._threads.get(owned[1]) if owned is not None and owned[0] == token else None
         if session is not None:
-            session.interrupt(told=True)
+            session.interrupt(by="the queue: another runner has the job, or it was removed", told=True)
 
     def _session(self, job: QueuedJob) -> Session:
         """Return the session of this thread's turn."""
@@ -242,6 +246,7 @@ class RealHands(RecordIn):
             for thread, each in self._threads.items():
                 if each is session:
                     self._threads[thread] = None
+            self.session.unproven |= session.unproven  # which the exit code of the command tells
         session.close()
 
     # -- what a turn does ----------------------------------------------------------------------------------------------

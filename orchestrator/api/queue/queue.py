@@ -32,6 +32,7 @@ from orchestrator.places.place import QueuedRun, Wish
 from orchestrator.places.preparation import buckets, code
 from orchestrator.promise.effects.interpreter import HEARD_WITHIN_S, signals_to
 from orchestrator.promise.lease.run_spec import QueueWish, SweepPart
+from orchestrator.promise.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.queue import record, steps
 from orchestrator.queue.passes import change, one_pass, play
 from orchestrator.queue.record import Bounds, Queue, QueuedJob
@@ -139,9 +140,22 @@ def add(
             session.reporter.progress("queue", f"{job.name}: its code and its job go to {store.where}")
             store.put(snapshot_name(job.id), archive)
     play(change(RecordIn(store), steps.add(*made)))
+    _record_sweeps(session, asked)
     if anew := [each.name for each in made if each.restarts and not each.saves]:
         session.reporter.notice("note", f"{', '.join(anew)}: {NO_RESTART}")
     return tuple(made)
+
+
+def _record_sweeps(session: Session, asked: Sequence[tuple[JobSpec, Path, SweepPart]]) -> None:
+    """Record the sweeps in the ledger of this machine, so that `compare` and `report` know their names."""
+    for identity in dict.fromkeys(sweep.id for _, _, sweep in asked if sweep.id is not None):
+        parts = [(spec, path, sweep) for spec, path, sweep in asked if sweep.id == identity]
+        variants = tuple(
+            VariantRecord(sweep.number or 0, str(spec.name), sweep.variant or "", dict(spec.params), sweep.key or "")
+            for spec, _, sweep in parts
+        )
+        _, path, sweep = parts[0]
+        session.ledger.record_sweep(SweepRecord(identity, str(sweep.name), str(path), session.now(), variants))
 
 
 def _checked(session: Session, spec: JobSpec, path: Path, sweep: SweepPart, priority: int) -> QueuedJob:

@@ -1,10 +1,11 @@
 """`tpujob run|submit`: run a job, from its plan to proven absence; or start it and leave."""
 
+import json
 from typing import Annotated
 
 from orchestrator.api.session.shown_logs import choice
 from orchestrator.cli.console.comparison import print_comparison
-from orchestrator.cli.console.output import console, emit_json, emit_lines, open_client
+from orchestrator.cli.console.output import console, emit, emit_lines, open_client
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.errors import UserError
 
@@ -96,7 +97,7 @@ def submit(
             console().log_is_data = False
             added = client.enqueue(found, why)
             if as_json:
-                emit_json({"event": "queued", "jobs": [each.as_json() for each in added]})
+                emit(json.dumps({"event": "queued", "jobs": [each.as_json() for each in added]}))
             else:
                 emit_lines(each.id for each in added)
             return 0

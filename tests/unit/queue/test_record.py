@@ -1,0 +1,25 @@
+"""The record of a queue as text: the same queue comes back, and jobs that only wait take little of it."""
+
+from orchestrator.promise.lease.run_spec import SweepPart
+from orchestrator.queue.record import End, Queue, QueuedJob, Stage, Turn, from_json
+
+TURN = Turn("t1", "here-1", attempt=2, stage=Stage.COLLECTING, until=9.5, leases=({"id": "l1", "usd_per_hour": None},))
+JOBS = (
+    QueuedJob("a", "a"),
+    QueuedJob(
+        "b", "b", needs=("KEY",), sweep=SweepPart("s", "rates", 1, "rate=1"), most_usd=0.0, held=True, order=-1.0
+    ),
+    QueuedJob("c", "c", turn=TURN, spent=([1.0, 2.5],), attempts=2, losses=1),
+    QueuedJob("d", "d", turn=Turn("t2", "here-2", most_usd=None, then=End("interrupted", 3.0, 71, "gone"), runs=True)),
+    QueuedJob("e", "e", end=End("removed", 4.0), removed=True),
+)
+
+
+def test_the_same_queue_comes_back() -> None:
+    queue = Queue(JOBS, refused={"r": {"why": "full", "until": 5.0, "tries": 2}}, write="w")
+    assert from_json(queue.to_json(), "here") == queue
+    assert from_json(Queue().to_json(), "here") == from_json(b"", "here") == Queue()
+
+
+def test_what_every_new_job_has_is_not_written() -> None:
+    assert Queue((QueuedJob("a", "a"),)).to_json() == b'{"jobs":[{"id":"a","name":"a"}],"version":1}'
