@@ -57,8 +57,8 @@ slice, or is the moment of its cancellation. `submit` prints the id of the run o
 """
 
 EXIT_CODES = {
-    "0": "Success. Every slice is proven absent, held on request (`up`, `--keep`), or handed over to a detached run. Of `queue add`, "
-    "and of a `submit` that puts a job into the queue: it is there, and nothing about a slice.",
+    "0": "Success. Every slice is proven absent, held on request (`up`, `--keep`), or handed over to a detached run. Of "
+    "`queue add`, and of a `submit` that puts a job into the queue: it is there, and nothing about a slice.",
     "1-63": "The job's own exit code (a larger one becomes 63).",
     "64": "The request is wrong: an option, the job file, the settings, or the API refuses it. Nothing was created. Also of a "
     "command that only reads, when its output can't be written.",

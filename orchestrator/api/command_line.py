@@ -109,7 +109,7 @@ class CommandClient(Client):
     def submits_to_queue(self, job: CheckedJob) -> str | None:
         """Return why `submit` puts this job into the queue; None: it starts it at once."""
         if job.is_sweep:
-            return "a sweep has no slice for each of its jobs"
+            return "the jobs of a sweep start one after the other"
         spec = jobs.job.spec_of(job)
         if not traits_on(spec.on).vms:
             return None
@@ -118,11 +118,16 @@ class CommandClient(Client):
         return f"it may wait for {format_duration(spec.tpu.wait)}" if spec.tpu.wait > LONG_WAIT_S else None
 
     def enqueue(self, job: CheckedJob, why: str) -> Sequence[QueueEntry]:
-        """Add a job to the queue, say why, and make a pass."""
+        """Add a job to the queue, and say why."""
         with self._session() as session:
             added = self.queue.add(job)
             names = ", ".join(f"{each.name} ({each.id})" for each in added)
             session.reporter.notice("queue", f"{names}: in the queue, since {why}; `tpujob queue` shows it")
+            return added
+
+    def first_pass(self) -> None:
+        """Make the pass of a `submit`, whose jobs are in the queue, whatever comes of it."""
+        with self._session() as session:
             try:
                 queues.queue.run_passes(session)
             except Interrupted:
@@ -131,7 +136,6 @@ class CommandClient(Client):
                 session.reporter.fail(error)
             if (alone := queues.queue.nothing_goes_on()) is not None:
                 session.reporter.notice("note", alone)
-            return added
 
     def export_request(self, request: JobRequest, *, with_secrets: bool, **gke: str | None) -> Export:
         with self._session() as session:

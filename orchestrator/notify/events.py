@@ -64,13 +64,23 @@ def _of_attempt(ledger: Ledger, event: LedgerEvent) -> Iterator[Told]:
                 cause = event.data.get("cause") or ""
                 why = ": ".join(filter(None, (cause, detail)))
                 yield story.tell("preempted", event.at, f"lost its TPU: {why}", cause=cause or None)
-            if attempt.id == last.id:
+            if attempt.id == last.id and not (run.spec.queued and _goes_on(event.data)):
                 yield story.ended(event.at)
 
 
 def _is_loss(error: object) -> bool:
     kind = getattr(errors, str(error or ""), None)
     return isinstance(kind, type) and issubclass(kind, SliceLost)
+
+
+def _goes_on(ended: Mapping[str, Any]) -> bool:
+    """Return whether a queue begins the job again after this end of an attempt, as far as its ledger knows."""
+    kind = getattr(errors, str(ended.get("error") or ""), None)
+    if not isinstance(kind, type) or issubclass(kind, errors.BadRequest | errors.Canceled):
+        return False
+    if issubclass(kind, SliceLost):
+        return bool(ended.get("cause")) or ended.get("detail") == KILLED
+    return issubclass(kind, errors.CloudError | errors.Interrupted)
 
 
 def _held(ledger: Ledger, event: LedgerEvent) -> Iterator[Told]:

@@ -53,6 +53,7 @@ class Look:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
     end: End | None = None
+    succeeded: bool = False  # the job, on every worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +229,12 @@ async def one_pass(hands: Hands) -> None:
             dead = hands.is_dead(turn.runner)
             if (turn.until <= seen.now or dead) and is_due((job.id, str(turn.attempt)), seen.now):
                 await hands.spawn(attended(job, turn, dead=dead))
+        lacking: dict[str, str] = {}
         for job in steps.next_jobs(seen.queue, seen.now, hands.bounds):
             if not is_due((job.id, ""), seen.now):
                 continue
             if why := hands.cannot(job):
-                await _explain(hands, job, why)
+                lacking |= {} if job.why == why else {job.id: why}
                 continue
             turn = Turn(await hands.token(), hands.runner)
             after = await change(hands, steps.claim(job.id, turn, hands.bounds, hands.claim_s))
@@ -241,14 +243,18 @@ async def one_pass(hands: Hands) -> None:
                 break  # what was seen is over: it looks again
             tried[job.id, str(mine.turn.attempt)] = seen.now
             await hands.spawn(begin(hands, mine, mine.turn))
+        if lacking:  # all at once: there may be a thousand
+            await _explain(hands, seen.queue, lacking)
         if not await hands.wait():
             return
 
 
-async def _explain(hands: Hands, job: QueuedJob, why: str) -> None:
-    if job.why != why:
-        await change(hands, steps.changed([job.id], lambda each: replace(each, why=why)))
-        await hands.tell(job, why)
+async def _explain(hands: Hands, queue: Queue, lacking: Mapping[str, str]) -> None:
+    """Write down what this runner lacks for jobs, and say it."""
+    await change(hands, steps.changed([*lacking], lambda each: replace(each, why=lacking[each.id])))
+    for job in queue.jobs:
+        if job.id in lacking:
+            await hands.tell(job, lacking[job.id])
 
 
 async def begin(hands: Hands, job: QueuedJob, turn: Turn) -> None:
@@ -264,7 +270,7 @@ async def begin(hands: Hands, job: QueuedJob, turn: Turn) -> None:
 
 async def attend(hands: Hands, job: QueuedJob, turn: Turn, *, dead: bool = False) -> None:
     """Do what is due for a turn that no runner has. `dead`: the one that it names has ended, as this machine knows."""
-    if turn.stage is Stage.RUNNING and job.end is None and not job.removed:
+    if turn.stage is Stage.RUNNING and job.end is None:
         left = turn.until <= 0
         if not left:  # its runner may have started it, or not, or may be about to
             mine = await _taken(hands, job, turn, turn, dead=dead)
@@ -280,13 +286,15 @@ async def attend(hands: Hands, job: QueuedJob, turn: Turn, *, dead: bool = False
             found = await hands.look(job, turn)
         if left and found.state == "none" and not turn.runs and seen.now - turn.seen_at < hands.claim_s:
             found = replace(found, state="unknown")  # it has just been started: its workers have not said so yet
+        if job.removed and found.state != "ended":  # what it has written goes with it; of one that has ended it is kept
+            found = replace(found, state="removed")
         if found.state == "unknown" or (found.state in RUNS and left) or found.state == "running":
             runs = found.state in RUNS
             step = steps.saw(job.id, turn.token, found.metrics, leave=runs, runs=runs, problem=found.why)
             await change(hands, step)
             return
         if found.state == "ended":
-            await _collect(hands, job, turn, dead=dead)
+            await _collect(hands, job, _ended(turn, found), dead=dead)
             return
         changed = replace(turn, stage=Stage.UNDOING, lost=found.why if found.state == "lost" else "")
         if found.state == "gone" or (found.state == "none" and left):
@@ -300,11 +308,17 @@ async def attend(hands: Hands, job: QueuedJob, turn: Turn, *, dead: bool = False
             await _collect(hands, job, turn, dead=dead)
             return
         changed = replace(turn, stage=Stage.UNDOING, then=found.end or End("interrupted", 0.0, 71, NOT_COLLECTED))
+        if found.state == "lost" and not turn.succeeded:  # the notice of the preemption may have ended it
+            changed = replace(turn, stage=Stage.UNDOING, lost=found.why or NO_SLICE)
     else:
         changed = replace(turn, stage=Stage.UNDOING)
     mine = await _taken(hands, job, turn, changed, dead=dead)
     if mine is not None and mine.turn is not None:
         await _settle(hands, mine, mine.turn, await hands.undo(mine, mine.turn))
+
+
+def _ended(turn: Turn, found: Look) -> Turn:
+    return replace(turn, succeeded=found.succeeded, metrics=dict(found.metrics) or turn.metrics)
 
 
 async def _taken(hands: Hands, job: QueuedJob, seen: Turn, changed: Turn, *, dead: bool) -> QueuedJob | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.promise.lease.run_spec import SweepPart, read
-from orchestrator.text import parsing
+from orchestrator.text import names, parsing
 
 VERSION = 1
 NO_SWEEP = SweepPart()
@@ -62,6 +62,7 @@ class Turn:
     metrics: dict[str, Any] = field(default_factory=dict)  # the newest of the job
     seen_at: float = 0.0
     runs: bool = False  # its workers have said so
+    succeeded: bool = False  # and that it has ended so
     problem: str = ""  # the last one
 
 
@@ -93,6 +94,7 @@ class QueuedJob:
     why: str = ""  # it waits
     not_before: float = 0.0
     turn: Turn | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)  # the newest of turns that are over
     spent: tuple[Any, ...] = ()  # [time, dollars] of each turn that is over
     end: End | None = None
 
@@ -182,6 +184,23 @@ def _defaults(kind: Any) -> dict[str, Any]:
     return made | {each.name: each.default for each in fields(kind) if each.default is not MISSING}
 
 
+def _job(values: Any) -> QueuedJob:
+    """Return the job of these values. Raises ValueError for any that is not taken over as it is: a turn that reads as none
+    would let a second one begin.
+    """
+    job = read(QueuedJob, values)
+    if not _has(json.loads(json.dumps(job, default=vars)), values):
+        raise ValueError(f"the job {names.for_display(str(job.id))} has what no job has")
+    return job
+
+
+def _has(made: Any, values: Any) -> bool:
+    """Return whether all of the JSON values are in what was made of them."""
+    if isinstance(values, dict):
+        return isinstance(made, dict) and all(key in made and _has(made[key], each) for key, each in values.items())
+    return bool(made == values)
+
+
 def from_json(content: bytes, where: str) -> Queue:
     """Return the record of this text; empty text: an empty queue. Raises ConfigError for one that cannot be read."""
     if not content:
@@ -196,7 +215,9 @@ def from_json(content: bytes, where: str) -> Queue:
                 f"the queue in {where} is of another tpujob (version {version!r})",
                 hint="install the newer tpujob; nothing of the queue is started or deleted meanwhile",
             )
-        jobs = tuple(read(QueuedJob, each) for each in values["jobs"])
+        jobs = tuple(_job(each) for each in values["jobs"])
+        if len({each.id for each in jobs}) < len(jobs):
+            raise ValueError("it has a job twice")
     except (ValueError, TypeError) as error:
         raise ConfigError(
             f"the record of the queue in {where} cannot be read: {error}",

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.queue.record import KEPT_S, MOST_ENDED, Bounds, End, Queue, QueuedJob, Refusal, Stage, Turn
 
+LONGEST_S = 366 * 86400.0  # of the time in which a bound in dollars counts
 MOST_STUMBLES = 30  # starts one after the other that no runner finished: another one would cost a slice again
 
 Step = Callable[[Queue, float], Queue | None]
@@ -26,6 +27,11 @@ def no_room(queue: Queue, job: QueuedJob, now: float, bounds: Bounds) -> str:
         return ""
     if job.most_usd is None:
         return "its price is not known, and the queue has a `max_cost`"
+    if job.most_usd > bounds.max_cost:
+        return (
+            f"it never starts so: it may cost ${job.most_usd:.2f}, more than max_cost (${bounds.max_cost:.2f}); "
+            "add it with a shorter limits.max_duration"
+        )
     committed = queue.committed_usd(now, bounds.per_s)
     if committed + job.most_usd > bounds.max_cost:
         return (
@@ -109,7 +115,7 @@ def take(job_id: str, seen: Turn, changed: Turn, for_s: float, *, dead: bool = F
             return queue
         if turn.token != seen.token or turn.stage is not seen.stage or (turn.until > now and not dead):
             return None
-        kept = replace(changed, leases=turn.leases, metrics=turn.metrics)  # as they are now, not as they were seen
+        kept = replace(changed, leases=turn.leases)  # as they are now, not as they were seen
         return queue.having(replace(job, turn=replace(kept, until=now + for_s)))
 
     return step
@@ -255,7 +261,8 @@ def gone(job_id: str, token: str, what: Again, usd: float | None = None) -> Step
 
 def _over(job: QueuedJob, now: float, usd: float) -> QueuedJob:
     spent = (*job.spent, [now, round(usd, 6)]) if usd else job.spent
-    return replace(job, turn=None, spent=spent)
+    metrics = job.turn.metrics if job.turn is not None else {}
+    return replace(job, turn=None, spent=spent, metrics=metrics or job.metrics)
 
 
 def _used_usd(turn: Turn, now: float) -> float:
@@ -276,7 +283,11 @@ def add(*jobs: QueuedJob) -> Step:
         ended_before = sorted(
             (each for each in queue.jobs if each.end and not each.turn), key=lambda each: -_end_at(each)
         )
-        dropped = {each.id for each in ended_before[MOST_ENDED:] if _end_at(each) < now - KEPT_S}
+        dropped = {
+            each.id
+            for each in ended_before[MOST_ENDED:]
+            if _end_at(each) < now - KEPT_S and all(at < now - LONGEST_S for at, _ in each.spent)
+        }
         return replace(queue, jobs=(*(each for each in queue.jobs if each.id not in dropped), *new))
 
     return step

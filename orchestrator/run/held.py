@@ -166,7 +166,12 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
     is_ours = lease.mode is Mode.RUN or (lease.mode, lease.purpose) == (Mode.DETACHED, Purpose.QUEUE)
     if lease.state is not LeaseState.READY or not is_ours or left_s < LEAST_LEFT_S:
         return False
-    if not await Make(lane.reserve_next):
+    try:
+        follows = await Make(lane.reserve_next)
+    except errors.TpujobError as error:  # of a store that does not answer: the slice is released
+        await Report("warning", error.message)
+        return False
+    if not follows:
         return False
     lane.lease, lane.losers, lane.crew = lease, progress.owed.losers, progress.crew
     lane.collected = progress.attempt.id

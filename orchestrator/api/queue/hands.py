@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.api.queue import turns
-from orchestrator.api.queue.turns import LATE_S
+from orchestrator.api.queue import leases, turns
+from orchestrator.api.queue.leases import LATE_S
 from orchestrator.api.session.reporter import Reporter
 from orchestrator.errors import TpujobError
 from orchestrator.promise.effects.interpreter import HEARD_WITHIN_S
@@ -60,7 +60,9 @@ class RecordIn:
         found = self.store.read(record.NAME)
         with self._reading:
             if self._last[0] != found.generation:
-                self._last = found.generation, record.from_json(found.content, self.store.where)
+                queue = record.from_json(found.content, self.store.where)
+                leases.check(queue, self.store.where)
+                self._last = found.generation, queue
             return Seen(self._last[1], found.generation, found.now)
 
     async def write(self, queue: Queue, generation: str) -> None:
@@ -123,7 +125,14 @@ class RealHands(RecordIn):
             program.close()
             self._ended_thread(thread)
             return
-        thread.start()
+        try:
+            thread.start()
+        except (
+            RuntimeError
+        ) as error:  # the machine has no thread left: the turn is another runner's, or the next pass's
+            program.close()
+            self._ended_thread(thread)
+            raise TpujobError(f"this process gets no more threads: {error}") from error
 
     def stops(self) -> bool:
         return self.interrupted is not None
@@ -192,6 +201,7 @@ class RealHands(RecordIn):
             self.session.reporter.fail(error)
         except BaseException as error:
             self._failures.append(error)
+            self.session.reporter.fail(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}"))
         finally:
             self._ended_thread(thread)
 
@@ -209,8 +219,8 @@ class RealHands(RecordIn):
                 continue
             try:
                 after = play(change(self, steps.renew(owned, self.claim_s)))
-            except TpujobError as error:  # the turns last for a while, and each gate asks again
-                self.session.reporter.progress("queue", f"the record is not renewed: {error.message}")
+            except Exception as error:  # the turns last for a while, and each gate asks again
+                self.session.reporter.progress("queue", f"the record is not renewed: {error}")
                 continue
             for job_id, token in owned.items():
                 job = after.job(job_id)
@@ -249,23 +259,34 @@ class RealHands(RecordIn):
             self.session.unproven |= session.unproven  # which the exit code of the command tells
         session.close()
 
+    def _hide(self, text: str) -> str:
+        return self.session.reporter.secrets.hide(text)
+
+    def _shown(self, did: Did) -> Did:
+        """Return it without secrets: the record is for whoever may read the store."""
+        end = None if did.end is None else replace(did.end, text=self._hide(did.end.text))
+        again = replace(did.again, why=self._hide(did.again.why))
+        return replace(did, problem=self._hide(did.problem), end=end, again=again)
+
     # -- what a turn does ----------------------------------------------------------------------------------------------
 
     async def start(self, job: QueuedJob, turn: Turn, gates: Gates) -> Did:
         lane, session = self._lanes.pop(turn.token, None) or (None, self._session(job))
         try:
-            return turns.start(session, self.store, job, turn, gates, lane, self.pause_s)
+            return self._shown(turns.start(session, self.store, job, turn, gates, lane, self.pause_s))
         finally:
             self._close_session(session)
 
     async def look(self, job: QueuedJob, turn: Turn) -> Look:
         session = self._session(job)
         try:
-            return turns.look(session, job, turn)
+            found = turns.look(session, job, turn)
         except TpujobError as error:
-            return Look("unknown", why=error.message)
+            found = Look("unknown", why=error.message)
         finally:
             self._close_session(session)
+        told = {key: self._hide(each) if isinstance(each, str) else each for key, each in found.metrics.items()}
+        return replace(found, why=self._hide(found.why), metrics=told)
 
     async def collect(self, job: QueuedJob, turn: Turn, gates: Gates) -> Did:
         session, did = self._session(job), Did()
@@ -277,7 +298,7 @@ class RealHands(RecordIn):
                 session.reporter.variant = did.follows.name
                 session.target = replace(session.target, runs_dir=self._runs_dir(did.follows))
                 self._lanes[did.follows.turn.token] = lane, session
-            return did
+            return self._shown(did)
         finally:
             if did.follows is None:
                 self._close_session(session)
@@ -285,9 +306,9 @@ class RealHands(RecordIn):
     async def undo(self, job: QueuedJob, turn: Turn) -> Did:
         session = self._session(job)
         try:
-            return turns.undo(session, job, turn)
+            return self._shown(turns.undo(session, job, turn))
         except TpujobError as error:
             session.reporter.fail(error)
-            return Did(problem=error.message)
+            return self._shown(Did(problem=error.message))
         finally:
             self._close_session(session)

@@ -11,7 +11,6 @@ import os
 import secrets
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import places
 from orchestrator.api.guarantee import timers
 from orchestrator.api.jobs import planning
-from orchestrator.api.queue import snapshot, turns
+from orchestrator.api.queue import leases, snapshot
 from orchestrator.api.queue.hands import RealHands, RecordIn
 from orchestrator.api.queue.turns import snapshot_name
 from orchestrator.api.sweeps.sweeps import work_key
-from orchestrator.errors import Interrupted, TpujobError, UserError
+from orchestrator.errors import Interrupted, TeardownUnproven, TpujobError, UserError
 from orchestrator.job.rules.env import ENV_REFERENCE
 from orchestrator.job.rules.notify import variable_of
 from orchestrator.places.place import QueuedRun, Wish
@@ -38,6 +37,7 @@ from orchestrator.queue.passes import change, one_pass, play
 from orchestrator.queue.record import Bounds, Queue, QueuedJob
 from orchestrator.queue.store import Store, open_store
 from orchestrator.text import names
+from orchestrator.text.units import format_usd
 from orchestrator.traits import is_emulated, traits_on
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.job.sweep import Sweep
 
+UNPROVEN_HINT = "the next pass goes on with it; `tpujob status` shows it"
 NO_RESTART = "without a `bucket:` in the job, a job that loses its slice begins anew: nothing keeps its work meanwhile"
 
 
@@ -141,6 +142,11 @@ def add(
             store.put(snapshot_name(job.id), archive)
     play(change(RecordIn(store), steps.add(*made)))
     _record_sweeps(session, asked)
+    most = bounds_of(session).max_cost
+    for job in made:
+        if most is not None and job.most_usd is not None and job.most_usd > most:
+            why = f"may cost {format_usd(job.most_usd)}, and the queue may spend {format_usd(most)}: it never starts so"
+            session.reporter.notice("warning", f"{job.name} {why}; a shorter limits.max_duration makes that less")
     if anew := [each.name for each in made if each.restarts and not each.saves]:
         session.reporter.notice("note", f"{', '.join(anew)}: {NO_RESTART}")
     return tuple(made)
@@ -170,7 +176,8 @@ def _checked(session: Session, spec: JobSpec, path: Path, sweep: SweepPart, prio
     assert plan is not None, "a slice is planned"
     target, first = session.target, plan.candidates[0]
     others = f" +{len(plan.candidates) - 1}" if len(plan.candidates) > 1 else ""
-    same = spec.model_dump_json(include={"on", "tpu", "access"})
+    # What the create call says of the slice: its watchdog knows the time for results of the job for which it was made.
+    same = spec.model_dump_json(include={"on": True, "tpu": True, "access": True, "limits": {"linger"}})
     return QueuedJob(
         id=run_id,
         name=str(spec.name),
@@ -211,7 +218,7 @@ def _meant(queue: Queue, texts: Iterable[str]) -> list[str]:
         exact = [each.id for each in queue.jobs if each.id == text]
         living = [each for each in queue.jobs if each.end is None]
         named = [each.id for each in living if text in (each.name, each.sweep.name)]
-        begun = [each.id for each in queue.jobs if len(text) >= 4 and each.id.startswith(text)]
+        begun = [each.id for each in queue.jobs if text and each.id.startswith(text)]
         meant = exact or named or (begun if len(begun) == 1 else [])
         if not meant:
             hint = "`tpujob queue` lists the jobs" if not begun else "type more of the id"
@@ -293,7 +300,7 @@ def _entry(job: QueuedJob, why: str = "") -> QueueEntry:
         zone=slice_.get("zone"),
         runner=turn.runner if turn is not None and turn.until > 0 else None,
         since=turn.began_at if turn is not None else None,
-        metrics=turn.metrics if turn is not None else {},
+        metrics=(turn.metrics if turn is not None else {}) or job.metrics,
         seen_at=(turn.seen_at or None) if turn is not None else None,
         attempts=job.attempts,
         losses=job.losses,
@@ -328,30 +335,27 @@ def run_passes(session: Session, *, forever: bool = False, every_s: float = 60.0
     `forever`.
     """
     hands = RealHands(session, store_of(session), bounds_of(session))
-    woken = threading.Event()
-
-    def hear(number: int) -> None:
-        hands.hear(number)
-        woken.set()
-
-    with signals_to(hear):
+    failed: TpujobError | None = None
+    with signals_to(hands.hear):
         try:
-            while True:
+            while failed is None:
                 try:
-                    _one(hands, woken)
-                except Interrupted:
-                    raise
+                    _one(hands)
                 except TpujobError as error:
-                    if not forever:
-                        raise
-                    session.reporter.fail(error)
-                if not forever or _woken(woken, every_s):
+                    if forever and not isinstance(error, Interrupted):
+                        session.reporter.fail(error)
+                    else:
+                        failed = error
+                if not forever or _signal_within(hands, every_s):
                     break
         finally:
             hands.finish()
-    number = hands.interrupted or hands.signal_heard()
-    if number is not None:
-        raise Interrupted(number)
+    if (number := hands.signal_heard()) is not None:
+        failed = Interrupted(number)
+    if failed is not None and session.unproven:
+        raise TeardownUnproven("a slice of the queue is not proven gone", hint=UNPROVEN_HINT) from failed
+    if failed is not None:
+        raise failed
     return report(session)
 
 
@@ -365,23 +369,19 @@ def pass_of_timer(session: Session) -> None:
         session.reporter.fail(error)
 
 
-def _woken(woken: threading.Event, within_s: float) -> bool:
+def _signal_within(hands: RealHands, within_s: float) -> bool:
     """Return whether a signal came within this time."""
     give_up_at = time.monotonic() + within_s
-    while not woken.wait(min(HEARD_WITHIN_S, max(give_up_at - time.monotonic(), 0.0))):
-        if time.monotonic() >= give_up_at:
-            return False
-    return True
+    while hands.signal_heard() is None and time.monotonic() < give_up_at:
+        time.sleep(min(HEARD_WITHIN_S, max(give_up_at - time.monotonic(), 0.0)))
+    return hands.signal_heard() is not None
 
 
-def _one(hands: RealHands, woken: threading.Event) -> None:
-    began, leases = time.monotonic(), hands.session.open_leases()
-    turns.close_over(hands.session, leases, play(hands.read()).queue)
+def _one(hands: RealHands) -> None:
+    there = hands.session.open_leases()
+    leases.close_over(hands.session, there, play(hands.read()).queue)
     try:
         play(one_pass(hands))
     finally:
         while play(hands.wait()):  # the store failed meanwhile: what was begun is ended all the same
             pass
-    if woken.is_set() and hands.interrupted is None:
-        hands.interrupt(hands.signal_heard() or 2)
-    hands.session.reporter.progress("queue", f"a pass took {time.monotonic() - began:.1f} s")

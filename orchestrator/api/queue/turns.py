@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog
 from orchestrator.api.jobs import runs
-from orchestrator.api.queue import snapshot
+from orchestrator.api.queue import leases, snapshot
 from orchestrator.errors import (
     AuthError,
     BadRequest,
@@ -20,6 +20,7 @@ from orchestrator.errors import (
     CloudError,
     ConfigError,
     Interrupted,
+    Preempted,
     SliceLost,
     TeardownUnproven,
     TpujobError,
@@ -27,17 +28,13 @@ from orchestrator.errors import (
 from orchestrator.places.place import QueuedRun
 from orchestrator.promise.effects.cloud import Get, GetGuestAttributes
 from orchestrator.promise.lease import guest_reports
-from orchestrator.promise.lease.changes import Intent
 from orchestrator.promise.lease.cloud_api import SliceState
-from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode, Purpose
+from orchestrator.promise.lease.lease import CANCEL, Lease, Mode
 from orchestrator.promise.lease.run_and_attempt import AttemptState, state_after
 from orchestrator.promise.ledger import rows
-from orchestrator.promise.obligations import RELEASE_S
-from orchestrator.promise.release import release_all
 from orchestrator.queue.passes import UNFINISHED, Did, Gates, Look, TurnLost, play
-from orchestrator.queue.record import End, Queue, QueuedJob, Turn
+from orchestrator.queue.record import End, QueuedJob, Turn
 from orchestrator.queue.steps import Again
-from orchestrator.report.rows import costs
 from orchestrator.run.job_run import Lane
 from orchestrator.system import private_files
 from orchestrator.text import names
@@ -46,10 +43,8 @@ if TYPE_CHECKING:
     from orchestrator.api.session.events import RunResult
     from orchestrator.api.session.session import Session
     from orchestrator.job.job_spec import JobSpec
-    from orchestrator.promise.effects.base import Program
     from orchestrator.queue.store import Store
 
-LATE_S = 10.0  # a create call that has not left so long after its record does not leave
 _SLICES_END = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.CANCELED, AttemptState.ERROR)
 
 
@@ -70,7 +65,7 @@ def start(
 
     session.ledger.before_create = partial(gate, gates.before_create)
     try:
-        _end_earlier(session, job, turn)
+        leases.end_earlier(session, job, turn)
         spec, path = unpacked(session, store, job)
         options = runs.RunOptions(
             detach=True,
@@ -96,9 +91,9 @@ def start(
         raise lost[0]
     if result is not None and result.detached:
         return Did(running=True)
-    if session.unproven or any(_is_open(session, each) for each in made):
+    if session.unproven.keys() & made or any(leases.is_open(session, each) for each in made):
         return Did(problem=error.message if error is not None else "its slice is not proven gone")
-    did = _did_not_start(error, _usd(session, made), pause_s)
+    did = _did_not_start(error, leases.usd(session, made), pause_s)
     got_slice = any(each.ready_at is not None for each in session.ledger.leases_of(job.id) if each.id in made)
     return replace(did, again=replace(did.again, got_slice=got_slice))
 
@@ -135,29 +130,6 @@ def unpacked(session: Session, store: Store, job: QueuedJob) -> tuple[JobSpec, P
     return snapshot.unpack(archive, base / "job")
 
 
-def close_over(session: Session, leases: list[Lease], queue: Queue) -> None:
-    """Close what the ledger has of jobs whose turn is over: another machine has collected or undone it.
-
-    `leases` were read before the record: so a slice that is created meanwhile is in both, or in none.
-    """
-    there = {str(each["id"]) for job in queue.with_turn if job.turn is not None for each in job.turn.leases}
-    over = [
-        each
-        for each in leases
-        if ((each.purpose is Purpose.QUEUE and each.runs_detached) or each.purpose is Purpose.ELSEWHERE)
-        and each.id not in there
-        and queue.job(each.run or "")
-    ]
-    _release(session, over, "the queue has ended its turn")
-
-
-def _end_earlier(session: Session, job: QueuedJob, turn: Turn) -> None:
-    """Close what this machine's ledger has of earlier turns: the record says that their slices are proven gone."""
-    now_there = {each["id"] for each in turn.leases}
-    earlier = [each for each in session.open_leases() if each.run == job.id and each.id not in now_there]
-    _release(session, earlier, "the queue has ended its turn")
-
-
 def look(session: Session, job: QueuedJob, turn: Turn) -> Look:
     """Return what the API and the workers say of the job. Raises TpujobError."""
     if not turn.leases:
@@ -176,7 +148,8 @@ def look(session: Session, job: QueuedJob, turn: Turn) -> Look:
     kind = catalog.lookup(lease.accelerator_type)
     workers = kind.hosts if kind is not None else len(published)
     said = guest_reports.read_job(published, workers, attempt)
-    return Look(said.state, said.metrics, "" if said.state != "unknown" else "its workers have not said yet")
+    why = "" if said.state != "unknown" else "its workers have not said yet"
+    return Look(said.state, said.metrics, why, succeeded=said.succeeded)
 
 
 def _known_end(session: Session, job: QueuedJob, lease: Lease, attempt: str) -> Look:
@@ -184,6 +157,8 @@ def _known_end(session: Session, job: QueuedJob, lease: Lease, attempt: str) -> 
     with suppress(TpujobError):
         session.recover(look=True)
         found = session.ledger.attempt(attempt)
+        if found.lease_id == lease.id and found.error == Preempted.__name__:
+            return Look("lost", why=found.detail)
         if found.lease_id == lease.id and found.state in _SLICES_END:
             return Look("gone", end=End(str(found.state), 0.0, found.exit_code, found.detail))
     return Look("gone", why=f"{lease.name.node} is gone")
@@ -192,11 +167,16 @@ def _known_end(session: Session, job: QueuedJob, lease: Lease, attempt: str) -> 
 def collect(session: Session, job: QueuedJob, turn: Turn, gates: Gates) -> tuple[Did, Lane]:
     """Collect the results, then release the slice, proven, or leave it in the lane to the job that follows."""
     end: list[End] = []
+    lost: list[SliceLost] = []
     follows: list[QueuedJob] = []
 
     def ended(state: AttemptState, error: TpujobError | None) -> None:
+        if isinstance(error, SliceLost) and not turn.succeeded:
+            lost.append(error)  # the job may go on elsewhere
+            return
         code = 0 if error is None else error.exit_code
-        end.append(End(str(state), 0.0, code, "" if error is None else error.message))
+        text = "" if error is None else session.reporter.secrets.hide(error.message)
+        end.append(End(str(state), 0.0, code, text))
         play(gates.ended(end[-1]))
 
     def reserve_next() -> bool:
@@ -219,10 +199,13 @@ def collect(session: Session, job: QueuedJob, turn: Turn, gates: Gates) -> tuple
         return Did(follows=follows[0]), lane
     ended_here = end[0] if end else _end_of(result)
     ids = {str(each["id"]) for each in turn.leases}
-    still = any(_is_open(session, each) for each in ids)
-    if ended_here is None or still or session.unproven or (result is not None and not result.released):
+    still = any(leases.is_open(session, each) for each in ids) or bool(ids & session.unproven.keys())
+    if lost and not end:
+        again = Again(lost[0].message, lost=True)
+        return Did(gone=not still, usd=leases.usd(session, ids), again=again, problem=lost[0].message), lane
+    if ended_here is None or still or (result is not None and not result.released):
         return Did(end=ended_here, problem=problem), lane
-    return Did(gone=True, end=ended_here, usd=_usd(session, ids)), lane
+    return Did(gone=True, end=ended_here, usd=leases.usd(session, ids)), lane
 
 
 def _owner_elsewhere(session: Session, job: QueuedJob, turn: Turn) -> str | None:
@@ -234,79 +217,18 @@ def _owner_elsewhere(session: Session, job: QueuedJob, turn: Turn) -> str | None
 def undo(session: Session, job: QueuedJob, turn: Turn) -> Did:
     """Delete every slice that may exist for the turn, and prove it. Raises TpujobError."""
     for row in turn.leases if job.end is not None and not job.removed else ():
-        view = session.run(_view(rows.lease_of(dict(row))), str(row["cloud"]))
+        view = session.run(leases.view(rows.lease_of(dict(row))), str(row["cloud"]))
         if view is not None and (view.labels.get(names.RUN), view.labels.get(names.MODE)) == (job.id, Mode.HOLD):
             return Did(problem=f"its slice is held for its results: `tpujob collect {job.id}` fetches them")
-    leases = [_lease_here(session, each) for each in turn.leases]
+    if turn.lost:  # before its slice goes, so that what is told of it is true
+        leases.record_end(session, job, turn)
+    owed = [leases.lease_here(session, each) for each in turn.leases]
     why = CANCEL if job.removed else "the queue has ended its turn"
-    _release(session, [each for each in leases if each.open], why)
+    leases.release(session, [each for each in owed if each.open], why)
     ids = {str(each["id"]) for each in turn.leases}
-    if session.unproven or any(_is_open(session, each) for each in ids):
+    if session.unproven.keys() & ids or any(leases.is_open(session, each) for each in ids):
         return Did(problem="its slice is not proven gone")
-    return Did(gone=True, again=Again(UNFINISHED, unfinished=True), usd=_usd(session, ids))
-
-
-def _lease_here(session: Session, row: dict[str, Any]) -> Lease:
-    """Return the lease of a slice that may exist, in this machine's ledger from now on."""
-    with suppress(TpujobError):
-        return session.ledger.lease(str(row["id"]))
-    made = rows.lease_of(dict(row))
-    # When its create call left, only the other machine knows: by now and a little, since its gate is shut.
-    now = session.now(made.cloud)
-    way = replace(made.route, os_login=False)
-    lease = replace(
-        made,
-        purpose=Purpose.RUN,
-        state=LeaseState.CREATING,
-        created_at=now,
-        deadline=now,
-        sent_at=now + LATE_S,
-        sends=max(made.sends, 1),
-        settled=made.settled,
-        ready_at=now if made.ready_at is not None else None,
-        hold_until=None,
-        detached_at=None,
-        ready_by=None,
-        run=None,
-        route=way,
-    )
-    session.ledger.record(Intent(lease))
-    return lease
-
-
-def _release(session: Session, leases: list[Lease], why: str) -> None:
-    for cloud in {each.cloud for each in leases}:
-        owed = [(each, why) for each in leases if each.cloud == cloud]
-        for lease, _ in owed:
-            session.locks.lock(lease.id)
-
-        def program(capabilities: Any, owed: list[tuple[Lease, str]] = owed) -> Program[Any]:
-            return release_all(owed, capabilities, budget_s=RELEASE_S)
-
-        for released in session.on_cloud(program, cloud):
-            session.note(released)
-        for lease, _ in owed:
-            session.locks.unlock(lease.id)
-
-
-def _is_open(session: Session, lease_id: str) -> bool:
-    """Return whether this machine's ledger still owes the slice. One that it does not know was never created here."""
-    with suppress(TpujobError):
-        return session.ledger.lease(lease_id).open
-    return False
-
-
-def _usd(session: Session, lease_ids: set[str]) -> float | None:
-    """Return what these slices cost, by this machine's ledger; None where another one knows when they began."""
-    total = 0.0
-    for lease_id in lease_ids:
-        with suppress(TpujobError):
-            lease = session.ledger.lease(lease_id)
-            if lease.run is None:
-                return None
-            if lease.billed_from is not None and not costs.came_to_nothing(session.ledger, lease):
-                total += costs.between(lease.usd_per_hour, lease.billed_from, lease.gone_at or lease.billed_from) or 0.0
-    return total
+    return Did(gone=True, again=Again(UNFINISHED, unfinished=True), usd=leases.usd(session, ids))
 
 
 SWEEP_KEYS = ("id", "name", "number", "variant", "key")
@@ -327,10 +249,6 @@ def _end_of(result: RunResult | None) -> End | None:
     if result is None or result.detached:
         return None
     return End(result.state, 0.0, result.exit_code, "" if result.error is None else result.error.message)
-
-
-async def _view(lease: Lease) -> Any:
-    return await Get(lease.name)
 
 
 async def _seen(lease: Lease) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from orchestrator.api.session.events import Bar, LogLines
 from orchestrator.api.session.session import Session
 from orchestrator.api.session.shown_logs import Choice, announcement, check, is_shown
 from orchestrator.errors import UnknownRun
+from orchestrator.promise.lease.lease import Lease, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.report.files.artifact_files import log_directory
 from orchestrator.system.lazy import Later
@@ -58,7 +59,16 @@ def read_logs(
     logs = log_directory(Path(found.directory))
     if option and workers is None and count is not None and (text := announcement(workers, count, logs, option)):
         session.reporter.notice("logs", text)
-    return _some_lines(session, found, attempt, follow=follow, takes=lambda worker: is_shown(workers, worker, count))
+    takes = lambda worker: is_shown(workers, worker, count)  # noqa: E731
+    lease = lookup.lease_of_run(session, found.id)
+    if lease is not None and lease.purpose is Purpose.QUEUE and _is_alone(session, lease, attempt):
+        return connected.lines_of(session, lease, follow=follow, takes=takes, check_workers=lambda count: None)
+    return _some_lines(session, found, attempt, follow=follow, takes=takes)
+
+
+def _is_alone(session: Session, lease: Lease, attempt: Attempt) -> bool:
+    """Return whether no process here follows the job, which runs on its own: its log is on its workers."""
+    return lease.runs_detached and not (attempt.state.ended or session.locks.is_locked(attempt.id))
 
 
 def _is_known(session: Session, run: str) -> bool:

@@ -155,9 +155,10 @@ def read_logs(
     if lease is None:
         lookup.run(session, text)  # raises, with the nearest names
         raise UnknownRun(f"{owner} has no run {text!r}", hint="`tpujob status` lists what is alive")
-    return _lines(session, lease, follow=follow, takes=takes, check_workers=check_workers)
+    return lines_of(session, lease, follow=follow, takes=takes, check_workers=check_workers)
 
 
-def _lines(session: Session, lease: Lease, **how: Any) -> Iterator[LogLines]:
+def lines_of(session: Session, lease: Lease, **how: Any) -> Iterator[LogLines]:
+    """Yield the lines of the run on this slice, from its workers; see `Connected.lines`."""
     with closing(Connected(session, lease)) as connected:
         yield from connected.lines(**how)

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import UnknownRun, UserError
+from orchestrator.errors import Canceled, UnknownRun, UserError
 from orchestrator.job.rules.env import secret_sources
 from orchestrator.job.rules.notify import variable_of
+from orchestrator.promise.lease.lease import CANCEL
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.text import names
@@ -41,9 +42,10 @@ def new_run(
     *,
     sweep: Mapping[str, Any] | None = None,
     run_id: str | None = None,
+    queued: bool = False,
 ) -> tuple[RunRecord, Attempt]:
     """Return a new run and its first attempt. `now`: the ledger's time of this cloud. `sweep`: of which sweep it is, and
-    which of its variants. `run_id`: of a run that began elsewhere.
+    which of its variants. `run_id`: of a run that began elsewhere. `queued`: a queue makes its attempts.
     """
     run_id = run_id or names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
@@ -58,6 +60,8 @@ def new_run(
     described["secret_sources"] = [*secret_sources(spec.env), *filter(None, [address])]
     if sweep is not None:
         described["sweep"] = dict(sweep)
+    if queued:
+        described["queued"] = True
     run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, RunSpec.of(described))
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 
@@ -109,7 +113,9 @@ def next_attempt(ledger: Ledger, run: RunRecord, last: int, *, exact: bool = Fal
     """
     with contextlib.suppress(UnknownRun):
         run, attempt = ledger.run(run.id)
-        if not attempt.state.ended or attempt.state is AttemptState.CANCELED:
+        if exact and attempt.state is AttemptState.CANCELED:
+            raise Canceled(CANCEL)
+        if not exact and (not attempt.state.ended or attempt.state is AttemptState.CANCELED):
             state = "was canceled" if attempt.state.ended else "has not ended"
             raise UserError(f"{run.id} {state}", hint=f"`tpujob show {run.id}` says what became of it")
         last = last if exact else max(last, attempt.number)

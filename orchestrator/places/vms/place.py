@@ -61,7 +61,8 @@ class VmPlace(LeasedPlace):
         if wish.detach and spec.on_preemption == "restart" and spec.bucket is None and wish.queued is None:
             raise UserError(
                 "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
-                hint="run it attached (`tpujob run`), add a `bucket:` for its saved work, or leave on_preemption out",
+                hint="put it into the queue (`tpujob submit`), run it attached (`tpujob run`), add a `bucket:` for its saved "
+                "work, or leave on_preemption out",
             )
         code.check_bucket(spec, desk.target.kind, os.environ)
         code.check_python(spec, desk.target.kind)
@@ -142,6 +143,7 @@ class VmPlace(LeasedPlace):
             desk.now(),
             sweep=wish.sweep,
             run_id=wish.resume if wish.queued is None else wish.queued.run,
+            queued=wish.queued is not None,
         )
         if resumed is not None:
             exact = wish.queued is not None

@@ -72,6 +72,7 @@ class JobReport:
 
     state: str
     metrics: Mapping[str, float | str]
+    succeeded: bool = False  # it has ended so, on every worker
 
 
 METRICS, METRIC_CHARS = 12, 40  # at most
@@ -94,7 +95,8 @@ def read_job(published: Sequence[Mapping[str, str]], workers: int, attempt: str)
     else:
         all_detached = sum(record.get("mode") == "detached" for record in said.values()) == workers > 0
         state = "none" if all_detached else "unknown"
-    return JobReport(state, _metrics(said[0].get("metrics")) if 0 in jobs else {})
+    metrics = _metrics(said[0].get("metrics")) if 0 in jobs else {}
+    return JobReport(state, metrics, state == "ended" and all(succeeded))
 
 
 def _metrics(said: Any) -> dict[str, float | str]:

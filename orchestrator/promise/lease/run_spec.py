@@ -131,6 +131,7 @@ class RunSpec:
     notify: NotifyWish | None = None
     secret_sources: tuple[str, ...] = ()  # names of variables
     sweep: SweepPart = SweepPart()
+    queued: bool = False  # a queue makes its attempts
     cluster: ClusterPart = ClusterPart()
     values: dict[str, Any] = field(default_factory=dict)
 

@@ -292,7 +292,7 @@ class SimHands:
         main = found.main(job.id, turn.attempt)
         known = 0 if main is None else sum(at <= now for at in main.published.values())
         if main is not None and main.ended_at is not None and main.end_known_at <= now:
-            return Look("ended")
+            return Look("ended", succeeded=self.world.plan.work[job.id].code == 0)
         if found.state == "DELETING":
             return Look("unknown", why="it is being deleted")
         return Look(("running" if known == self.world.plan.work[job.id].workers else "partial") if known else "none")

@@ -85,7 +85,7 @@ class Oracle:
             for made, main in self.mains.get(job.id, ()):
                 if main.alive and made.state == "READY":
                     raise self.broken("a job that runs is not given up", f"{job.id} runs on {made.name}: {new.then}")
-        if new.stage is Stage.COLLECTING or new.then is not None:
+        if (new.stage is Stage.COLLECTING and new.succeeded) or new.then is not None:
             self.seen_ended.add(job.id)
         if new.lost:
             self.losses.setdefault(job.id, set()).add(new.attempt)

@@ -1,5 +1,11 @@
 """The record of a queue as text: the same queue comes back, and jobs that only wait take little of it."""
 
+import json
+
+import pytest
+
+from orchestrator.api.queue import leases
+from orchestrator.errors import ConfigError
 from orchestrator.promise.lease.run_spec import SweepPart
 from orchestrator.queue.record import End, Queue, QueuedJob, Stage, Turn, from_json
 
@@ -23,3 +29,23 @@ def test_the_same_queue_comes_back() -> None:
 
 def test_what_every_new_job_has_is_not_written() -> None:
     assert Queue((QueuedJob("a", "a"),)).to_json() == b'{"jobs":[{"id":"a","name":"a"}],"version":1}'
+
+
+@pytest.mark.parametrize("damage", [
+    {"end": "succeeded"}, {"turn": ["x"]}, {"turn": {"token": "t", "runner": "r", "stage": "pausing"}}, {"spent": [5, "x"], "held": 1},
+    {"turn": {"token": "t", "runner": "r", "leases": "zz"}}, {"attempts": "2"}, {"unheard": 1},
+])  # fmt: skip
+def test_a_job_that_does_not_read_as_it_is_written_stops_everything(damage: dict[str, object]) -> None:
+    """Read as a job without an end or a turn, it would begin once more."""
+    text = json.dumps({"jobs": [{"id": "a", "name": "a", **damage}], "version": 1})
+    with pytest.raises(ConfigError) as refused:
+        from_json(text.encode(), "here")
+    assert refused.value.exit_code == 64 and "nothing of the queue is started or deleted" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("job", [
+    QueuedJob("..", "a"), QueuedJob("x6qn33t5b8", "a", turn=Turn("t", "r", leases=({"id": ".."},))),
+])  # fmt: skip
+def test_an_id_that_could_name_another_file_is_refused(job: QueuedJob) -> None:
+    with pytest.raises(ConfigError, match="has a job that cannot be read"):
+        leases.check(Queue((job,)), "here")

@@ -125,6 +125,7 @@ def install_gc(
     emit(f"installed: {timer.summary}, every {every}")
     for where in timer.written:
         console().notice("wrote", where)
+    console().notice("queue", "it makes a pass over the queue each time, if this machine has one (docs/queue.md)")
     if timer.ends_at_logout:
         console().notice("note", "it runs while you are logged in; `loginctl enable-linger` keeps it running")
 

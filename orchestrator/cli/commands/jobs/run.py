@@ -100,5 +100,6 @@ def submit(
                 emit(json.dumps({"event": "queued", "jobs": [each.as_json() for each in added]}))
             else:
                 emit_lines(each.id for each in added)
+            client.first_pass()  # from here on the job is in the queue, whatever the exit code says of a slice
             return 0
     return run(job, keep=None, detach=True, check=check, resume=resume, as_json=as_json, cloud=cloud, project=project)
