@@ -32,7 +32,8 @@ def test_what_every_new_job_has_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("damage", [
-    {"end": "succeeded"}, {"turn": ["x"]}, {"turn": {"token": "t", "runner": "r", "stage": "pausing"}}, {"spent": [5, "x"], "held": 1},
+    {"end": "succeeded"}, {"turn": ["x"]}, {"turn": {"token": "t", "runner": "r", "stage": "pausing"}},
+    {"spent": [5, "x"], "held": 1},
     {"turn": {"token": "t", "runner": "r", "leases": "zz"}}, {"attempts": "2"}, {"unheard": 1},
 ])  # fmt: skip
 def test_a_job_that_does_not_read_as_it_is_written_stops_everything(damage: dict[str, object]) -> None:
