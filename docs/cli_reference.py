@@ -50,6 +50,7 @@ With `run --json` and `submit --json` stdout is a stream of events, one JSON obj
 | `failure` | an error that was handled; the last line where no run began |
 | `result` | how the run ended; the last line, but for a sweep |
 | `sweep` | how a sweep ended: its last line |
+| `queued` | the jobs that `submit` put into [the queue](queue.md); the events of a pass follow |
 
 The fields of `result` have the same names in `list --json` and `show --json`; `exit_code` and `ended_at` are null while the run
 goes on. A run takes the time from `started_at`, before it asks for a slice, to `ended_at`, which follows the release of its

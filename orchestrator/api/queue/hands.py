@@ -25,7 +25,7 @@ from orchestrator.errors import TpujobError
 from orchestrator.promise.effects.interpreter import HEARD_WITHIN_S
 from orchestrator.queue import record, steps
 from orchestrator.queue.passes import Did, Gates, Look, Seen, change, play
-from orchestrator.queue.record import Bounds, Queue, QueuedJob, Turn
+from orchestrator.queue.record import Bounds, Queue, QueuedJob, Stage, Turn
 
 if TYPE_CHECKING:
     from orchestrator.api.session.session import Session
@@ -212,6 +212,7 @@ class RealHands(RecordIn):
         self._ended.put(None)
 
     def _renew(self) -> None:
+        told: set[str] = set()
         while not self._closed.wait(self.claim_s / 5):
             with self._lock:
                 owned = {job: token for job, (token, _) in self._owned.items()}
@@ -224,7 +225,10 @@ class RealHands(RecordIn):
                 continue
             for job_id, token in owned.items():
                 job = after.job(job_id)
-                if job is None or job.turn is None or job.turn.token != token or (job.removed and job.end is None):
+                turn = None if job is None else job.turn
+                lost = turn is None or turn.token != token
+                if token not in told and (lost or (job and job.removed and turn and turn.stage is Stage.STARTING)):
+                    told.add(token)  # once: several would leave a deletion before its proof
                     self._interrupt_turn(job_id, token)
 
     def _interrupt_turn(self, job_id: str, token: str) -> None:
