@@ -1,4 +1,4 @@
-"""A pass over a queue with 4 jobs that run in its 4 slots, and 1,000 that wait: time, memory, and the calls that it makes.
+"""A pass over a queue of 1,000 jobs that wait, for capacity or for the 4 slots in which others run: time, memory and calls.
 
 Whole commands, each a fresh process. Beside them, in the same minutes: a script of fifty lines that does the same with a table
 in sqlite3, or one JSON object in the bucket, and that proves nothing (`harness/queue_by_hand.py`).
@@ -7,9 +7,7 @@ in sqlite3, or one JSON object in the bucket, and that proves nothing (`harness/
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +23,7 @@ from harness.sandbox import ZONE, Sandbox, sandbox, tpujob
 from orchestrator.api.queue.hands import RecordIn
 from orchestrator.queue import steps
 from orchestrator.queue.passes import change, play
-from orchestrator.queue.record import Queue
+from orchestrator.queue.record import Queue, Refusal
 from orchestrator.queue.store import open_store
 
 RUNNING, WAITING, REQUESTS = 4, 1_000, 3
@@ -40,19 +38,22 @@ def main() -> None:
     report = Report("queue_passes.py", "a pass over a queue of a thousand jobs", COLUMNS)
     for title, where in (("state directory", None), ("bucket", BUCKET)):
         with sandbox() as here:
+            waiting(here, title, where, arguments.rounds, report)
+        with sandbox() as here:
             notes = measured(here, title, where, arguments.rounds, report)
-        report.notes += [f"A pass calls, with the record in the {title}: {notes}."]
+        report.notes += [f"A pass with jobs that run calls, with the record in the {title}: {notes}."]
     report.notes += [
-        f"{RUNNING} jobs run on slices of their own, {WAITING:,} of {REQUESTS} requests wait; nothing is due. A pass of an "
-        "idle queue makes the same calls however many wait; `--forever` makes one a minute.",
+        f"{WAITING:,} jobs of {REQUESTS} requests wait, for capacity or while {RUNNING} run on slices of their own; nothing "
+        "is due. A pass makes the same calls however many wait; `--forever` makes one a minute.",
+        "The pass alone is the time of `tpujob queue run` less that of `tpujob queue`, which only lists, in the same minute.",
         "The script makes the same calls to the API, one after the other, and reads the same record; it has no ledger, looks "
         "at no claim, and names no state of a job. Both print all jobs as JSON.",
     ]
     report.publish(arguments)
 
 
-def measured(here: Sandbox, title: str, where: str | None, rounds: int, report: Report) -> str:
-    """Add the rows of one store; return the calls of a pass, in words."""
+def prepared(here: Sandbox, where: str | None) -> tuple[str, dict[str, str], Callable[..., Spent]]:
+    """Return the address of the emulator, the environment, and what times a command of the queue."""
     url = here.emulator().url
     path = Path(here.environment()["XDG_CONFIG_HOME"], "tpujob", "settings.yaml")
     path.parent.mkdir(parents=True)
@@ -62,6 +63,27 @@ def measured(here: Sandbox, title: str, where: str | None, rounds: int, report: 
     def command(*words: str) -> Spent:
         return timed(tpujob("queue", *words), environment, here.directory)
 
+    return url, environment, command
+
+
+def waiting(here: Sandbox, title: str, where: str | None, rounds: int, report: Report) -> None:
+    """Add the row of a store where all jobs wait for capacity."""
+    url, _, command = prepared(here, where)
+    command("add", str(here.write("sleeps.yaml", SLEEPS)))
+    wait_in(where or str(here.directory / "state" / "queue"), url, refused=True)
+    command("run", "--json")
+    ours, alone = [], []
+    for _ in range(rounds):
+        listed = command("--json")
+        ours.append(command("run", "--json"))
+        alone.append(ours[-1].wall_s - listed.wall_s)
+    assert not here.nodes(), "nothing was created"
+    row(report, f"1,000 wait for capacity, {title}", ours, alone)
+
+
+def measured(here: Sandbox, title: str, where: str | None, rounds: int, report: Report) -> str:
+    """Add the rows of one store with jobs that run; return the calls of a pass, in words."""
+    url, environment, command = prepared(here, where)
     job = str(here.write("sleeps.yaml", SLEEPS))
     command("add", *[job] * RUNNING)
     command("run")
@@ -74,39 +96,44 @@ def measured(here: Sandbox, title: str, where: str | None, rounds: int, report: 
     command("run", "--json"), theirs()  # what is compiled and cached is so for all that are measured
     ours, other, alone, calls = [], [], [], Counter[str]()
     for _ in range(rounds):
-        before = last_call(here)
-        said = subprocess.run(
-            tpujob("-v", "queue", "run", "--json"), env=environment, capture_output=True, text=True, check=True
-        ).stderr
-        calls = called(here, before)
-        found = re.search(r"a pass took ([\d.]+) s", said)
-        assert found is not None, said
-        alone.append(float(found[1]))
+        listed, before = command("--json"), last_call(here)
         ours.append(command("run", "--json"))
+        calls = called(here, before)
+        alone.append(ours[-1].wall_s - listed.wall_s)
         other.append(theirs())
-    row(report, f"`tpujob queue run`, {title}", ours, spread(alone, 1), target=True)
-    row(report, "the script, " + (f"one JSON object in the {title}" if where else "sqlite3"), other, "", target=False)
+    row(report, f"the same while {RUNNING} run, {title}", ours, alone)
+    row(report, "the script, " + (f"one JSON object in the {title}" if where else "sqlite3"), other)
     command("remove", *[each.id for each in seen.jobs], "waits")
     command("run")
     return ", ".join(f"{count} × {operation}" for operation, count in sorted(calls.items()))
 
 
-def row(report: Report, what: str, spent: list[Spent], alone: str, *, target: bool) -> None:
+def row(report: Report, what: str, spent: list[Spent], alone: list[float] | None = None) -> None:
+    """Add a row. `alone`: the seconds of our passes, which have targets."""
     wall, peak = [each.wall_s for each in spent], [each.peak_mb for each in spent]
-    kept = f"{verdict(wall, MOST_S)}; {verdict(peak, MOST_MB, 'MB')}" if target else ""
-    report.row(what, spread(wall), spread([each.cpu_s for each in spent]), spread(peak, 0), alone, kept)
+    kept = f"{verdict(alone, MOST_S)}; {verdict(peak, MOST_MB, 'MB')}" if alone else ""
+    cells = spread(wall), spread([each.cpu_s for each in spent]), spread(peak, 0)
+    report.row(what, *cells, spread(alone, 1) if alone else "", kept)
 
 
-def wait_in(where: str, url: str) -> Queue:
-    """Let so many jobs wait in the record, as `tpujob queue add` would for as many files; return the record before."""
+def wait_in(where: str, url: str, *, refused: bool = False) -> Queue:
+    """Let so many jobs wait in the record, as `tpujob queue add` would for as many files; return the record before.
+
+    `refused`: also those that were there, for capacity.
+    """
     records = RecordIn(open_store(where, emulator=url))
-    before: Queue = play(records.read()).queue
+    found = play(records.read())
+    before: Queue = found.queue
     like = before.jobs[0]
     many = [
         replace(like, id=f"w{number:09}", name="waits", request=f"{number % REQUESTS:016}", turn=None, attempts=0)
         for number in range(WAITING)
     ]
     play(change(records, steps.add(*many)))
+    if refused:
+        until = asdict(Refusal("no capacity", found.now + 86400.0, 5))
+        words = dict.fromkeys({each.request for each in (*many, like)}, until)
+        play(change(records, lambda queue, now: replace(queue, refused=words)))
     return before
 
 

@@ -176,9 +176,8 @@ class Gates:
         freed = seen.queue.having(replace(job, turn=None))
         room = hands.bounds.slots - len(freed.with_turn)
         able = (each for each in steps.next_jobs(freed, seen.now, hands.bounds) if not hands.cannot(each))
-        for other in islice(
-            able, max(room, 0)
-        ):  # a slice that is there lets no job begin before one with a better place
+        # A slice that is there lets no job begin before one with a better place.
+        for other in islice(able, max(room, 0)):
             if other.request == job.request:
                 turn = Turn(await hands.token(), hands.runner)
                 step = steps.pass_on(self.job, other.id, self.token, turn, hands.bounds, hands.claim_s)
@@ -277,9 +276,8 @@ async def attend(hands: Hands, job: QueuedJob, turn: Turn, *, dead: bool = False
             if mine is None or mine.turn is None:
                 return
             job, turn, dead = mine, mine.turn, True
-        seen = (
-            await hands.read()
-        )  # before it looks: a runner that slept meanwhile must take no old answer for a new one
+        # Before it looks: a runner that slept meanwhile must take no old answer for a new one.
+        seen = await hands.read()
         found = await hands.look(job, turn)
         if not left and found.state in ("none", "partial"):
             await hands.settle()

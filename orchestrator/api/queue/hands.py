@@ -127,9 +127,7 @@ class RealHands(RecordIn):
             return
         try:
             thread.start()
-        except (
-            RuntimeError
-        ) as error:  # the machine has no thread left: the turn is another runner's, or the next pass's
+        except RuntimeError as error:  # the machine has no thread left: the next pass has the turn
             program.close()
             self._ended_thread(thread)
             raise TpujobError(f"this process gets no more threads: {error}") from error
@@ -296,9 +294,7 @@ class RealHands(RecordIn):
         session, did = self._session(job), Did()
         try:
             did, lane = turns.collect(session, job, turn, gates)
-            if (
-                did.follows is not None and did.follows.turn is not None
-            ):  # which goes on with the connections of this one
+            if did.follows is not None and did.follows.turn is not None:  # with the connections of this one
                 session.reporter.variant = did.follows.name
                 session.target = replace(session.target, runs_dir=self._runs_dir(did.follows))
                 self._lanes[did.follows.turn.token] = lane, session

@@ -262,9 +262,8 @@ class Objects:
     def _failure(self, url: str, status: int, text: str) -> CloudError:
         """Return the error of a reply. After a login that has expired it is renewed, for the next try."""
         absent = text.startswith("No such object")
-        if absent or (
-            OF_OBJECTS in text and not text.startswith("{")
-        ):  # a refused download is answered with a line of text
+        # A refused download is answered with a line of text.
+        if absent or (OF_OBJECTS in text and not text.startswith("{")):
             text = json.dumps({"error": {"code": status, "message": text, "errors": [{"reason": "notFound"}] * absent}})
         error = error_translation.http_error(status, text, host=self._host, emulated=self._emulated)
         if not isinstance(error, AuthError):

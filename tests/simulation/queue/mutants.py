@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant("a turn is taken before its claim is over", steps, "take", "(turn.until > now and not dead)", "False"),
     Mutant("a turn is taken whoever has it", steps, "take", "turn.token != seen.token or", ""),
     Mutant("a turn is taken as it was seen", steps, "take", "turn.stage is not seen.stage or", ""),
-    Mutant("who takes a turn forgets its slices", steps, "take", "leases=turn.leases, ", ""),
+    Mutant("who takes a turn forgets its slices", steps, "take", ", leases=turn.leases", ""),
     Mutant("a job is claimed twice", steps, "claim", "job.turn is not None and job.turn.token != turn.token", "False"),
     Mutant("a claim ignores the bounds", steps, "claim", "why_not_now(queue, job, now, bounds)", "job.held"),
     Mutant("slots are not counted", steps, "no_room", "living >= bounds.slots", "False"),
