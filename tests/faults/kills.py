@@ -28,7 +28,7 @@ from cloud_tpu_emulator.daemon import control
 from tests.cli_fixture import NO_DELAYS, Cli, Command, kill_all, sandbox, signal_all
 from tests.waiting import LOOK_S
 
-SPEED = 60.0  # a turn whose runner says nothing is free after five seconds
+SPEED = 30.0  # a turn whose runner says nothing is free after ten seconds; a slice that no job has, gone after thirty
 SLOTS, MOST_OPEN, ADDED_AT_ONCE = 4, 10, 3
 PAUSES_S, STANDS_S = (0.3, 4.0), (1.0, 9.0)
 REST_S, NOTHING_ENDS_S = (

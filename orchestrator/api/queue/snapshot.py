@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ _UNITS = (
 _LOCAL = re.compile(r"^(--find-links )?\./", re.M)  # a line of requirements that names a path in the code
 # One that names another file of this machine.
 _OTHER_FILE = re.compile(rf"\s*(-r|-c|--requirement|--constraint)(?![\s=]*(https?://|{re.escape(CONSTRAINTS)}\s*$))")
-# RuntimeError: of links that lead to themselves.
+# RuntimeError: of links that lead to themselves, before Python 3.13.
 _DAMAGED = (OSError, EOFError, ValueError, RuntimeError, tarfile.TarError, zlib.error)
 
 
@@ -233,6 +233,8 @@ def _extract(packed: tarfile.TarFile, into: Path) -> None:
     for name in links:
         if not (into / name).resolve().is_relative_to((into / CODE).resolve()):
             raise ValueError(f"{str(name)!r} is a link that leads out of the code")
+        with suppress(FileNotFoundError, NotADirectoryError):  # one may lead to nothing
+            (into / name).stat()  # since Python 3.13, to resolve one that leads to itself is no error
 
 
 def _read(directory: Path) -> JobSpec:
