@@ -27,7 +27,9 @@ async def begin(job: JobRun) -> None:
         await Record(Began(job.run, job.attempt))
         return
     continues = await _continued(job, job.resumed, job.attempt.id, None)
-    await Record(Began(job.run, job.attempt, continues.at), continues)
+    # Before its slices were asked for: they count for it.
+    began_at = min([continues.at, *(draft.lease.created_at for draft in job.stay.drafts)])
+    await Record(Began(job.run, job.attempt, began_at), continues)
     await Report("restart", f"attempt {job.attempt.number} {continues.text}")
 
 

@@ -225,6 +225,8 @@ def test_a_job_that_is_preempted_starts_again_if_it_may(desk: Desk) -> None:
         "again": ("succeeded", 2, 1), "once": ("interrupted", 1, 1)
     }  # fmt: skip
     assert desk.told() == ["again 2"] and "was taken away while the job ran (PREEMPTED)" in ended["once"]["why"]
+    attempts = json.loads(desk.cli("show", ended["again"]["id"], "--json").stdout)["attempts"]
+    assert [each["usd"] > 0 for each in attempts] == [True, True], "each slice counts for the attempt that had it"
     assert desk.cli.lived() == 3
 
 
