@@ -64,14 +64,14 @@ def test_a_lost_ledger_costs_nothing_but_history(detached: Tpujob) -> None:
 
 def test_of_two_machines_one_follows_a_run_and_the_other_says_who_does(detached: Tpujob) -> None:
     run, other = submit(detached, SLOW), Machine(detached)
-    follows = detached.start("attach", run)
-    detached.until("begun", follows)
+    follows = detached.begin("attach", run)
+    follows.until("begun")
     refused = other("attach", run)
-    assert refused.returncode == 64 and f"(process {follows.pid}) follows the job" in refused.stderr
+    assert refused.returncode == 64 and f"(process {follows.process.pid}) follows the job" in refused.stderr
     assert f"{run} goes on" in refused.stderr and len(detached.alive()) == 1
+    follows.until("asked to follow the job, too")
     let_go(detached)
-    out, err = follows.communicate()
-    assert follows.returncode == 0 and "succeeded" in out, err
+    assert follows.process.wait() == 0 and "succeeded" in follows.out, follows.err
 
 
 def test_the_other_one_takes_over_when_the_first_is_killed(detached: Tpujob) -> None:

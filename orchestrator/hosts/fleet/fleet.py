@@ -185,10 +185,21 @@ class Fleet:
         return self._on_each([self._connection(0)], lock)[0]
 
     def _keep_held(self, call: WorkerCall) -> None:
-        """Send a byte now and then; once that fails, the lock is lost, and the next `hold` asks for it again."""
+        """Send a byte now and then; once that fails, the lock is lost, and the next `hold` asks for it again.
+
+        Each is answered with who else has asked for the lock.
+        """
+        told = None
         with contextlib.suppress(RemoteError):
             while not self._wakeup.canceled.wait(HELD_EVERY_S):
                 call.send(b".")
+                asked = call.answer().get("asked")
+                if isinstance(asked, str) and asked != told:
+                    told = asked
+                    who = printable(asked)[:NAME_CHARS]
+                    self._on_notice(
+                        f"{who} asked to follow the job, too: this process goes on, and collects its results"
+                    )
         call.close()
         self._held = None
 

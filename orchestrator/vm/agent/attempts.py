@@ -2,8 +2,8 @@
 
 `attempts` answers with the record of each attempt of a run that a client left in the request of its phase `main`, and with the
 status of that phase; `log_size` with the size of a log. `hold` keeps a kernel lock for its caller as long as that sends a byte
-now and then: of two machines that would collect the results and delete the slice, one does. A machine that sleeps, or whose
-network is gone, loses it.
+now and then, and answers each with who else has asked: of two machines that would collect the results and delete the slice, one
+does, and both know. A machine that sleeps, or whose network is gone, loses it.
 """
 
 # ruff: noqa: PTH103, PTH110, PTH202, PTH208
@@ -46,12 +46,13 @@ def hold(attempt: str, name: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         reply({"holder": os.read(fd, NAME_CHARS).decode("utf-8", "replace") or "another machine"})
+        phase.write("asked.json", {"by": name[:NAME_CHARS]})
         return
     os.truncate(fd, 0)
     os.write(fd, name.encode()[:NAME_CHARS])
     reply({"holder": name, "held": True})
     while select.select([0], [], [], SILENT_S)[0] and os.read(0, 1 << 10):
-        pass
+        reply({"asked": (phase.read("asked.json") or {}).get("by")})
 
 
 def log_size(attempt: str) -> None:
