@@ -249,6 +249,17 @@ def test_a_job_with_a_bucket_goes_on_from_its_saved_work(desk: Desk) -> None:
     assert [json.loads(line)["step"] for line in losses.read_text().splitlines()] == [10, 20, 30, 40, 50, 60]
 
 
+def test_nothing_else_goes_on_with_a_job_that_waits_in_the_queue(desk: Desk) -> None:
+    url, more = desk.cli.emulator.endpoint.url, "bucket: gs://my-bucket/runs\non_preemption: restart"
+    file = desk.job("trains", WAITS, more)
+    desk.add(file, STORAGE_EMULATOR_HOST=url)
+    desk.do("hold", "trains")
+    waits = desk.jobs()["trains"]["id"]
+    with desk.cli.creating_nothing():
+        refused = desk.cli("run", file, "--resume", waits, env={"STORAGE_EMULATOR_HOST": url})
+    assert refused.returncode == 64 and f"{waits} is in the queue, which goes on with it by itself" in refused.stderr
+
+
 # -- runners and machines that die ---------------------------------------------------------------------------------------
 
 

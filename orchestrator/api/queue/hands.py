@@ -265,7 +265,7 @@ class RealHands(RecordIn):
         return self.session.reporter.secrets.hide(text)
 
     def _shown(self, did: Did) -> Did:
-        """Return it without secrets: the record is for whoever may read the store."""
+        """Return it without secrets: all who may read the store read the record."""
         end = None if did.end is None else replace(did.end, text=self._hide(did.end.text))
         again = replace(did.again, why=self._hide(did.again.why))
         return replace(did, problem=self._hide(did.problem), end=end, again=again)

@@ -120,6 +120,14 @@ def is_there(session: Session) -> bool:
     return session.target.queue is not None or (session.directory / "queue" / record.NAME).exists()
 
 
+def check_not_queued(session: Session, run: str) -> None:
+    """Raise UserError for a job of the queue that has not ended: the queue begins its next attempt."""
+    job = play(RecordIn(store_of(session)).read()).queue.job(run) if is_there(session) else None
+    if job is not None and job.end is None:
+        hint = f"`tpujob queue` shows what it waits for; `tpujob queue remove {run}` takes it out"
+        raise UserError(f"{run} is in the queue, which goes on with it by itself", hint=hint)
+
+
 # -- jobs join, and are changed ----------------------------------------------------------------------------------------
 
 

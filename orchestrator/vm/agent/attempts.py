@@ -6,12 +6,13 @@ now and then, and answers each with who else has asked: of two machines that wou
 does, and both know. A machine that sleeps, or whose network is gone, loses it.
 """
 
-# ruff: noqa: PTH103, PTH110, PTH202, PTH208
+# ruff: noqa: PTH103, PTH108, PTH110, PTH202, PTH208
 from __future__ import annotations
 
 import fcntl
 import os
 import select
+from contextlib import suppress
 
 from ..files.frames import reply
 from ..files.phases import PhaseFiles, root
@@ -45,9 +46,12 @@ def hold(attempt: str, name: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        with suppress(OSError):  # on a full disk, only the caller is told
+            phase.write("asked.json", {"by": name[:NAME_CHARS]})  # before the answer, after which this may be ended
         reply({"holder": os.read(fd, NAME_CHARS).decode("utf-8", "replace") or "another machine"})
-        phase.write("asked.json", {"by": name[:NAME_CHARS]})
         return
+    with suppress(FileNotFoundError):
+        os.unlink(phase.path("asked.json"))  # the holder before was asked, not this one
     os.truncate(fd, 0)
     os.write(fd, name.encode()[:NAME_CHARS])
     reply({"holder": name, "held": True})

@@ -233,7 +233,7 @@ class SimHands:
             return Did(gone=True, again=Again("it was taken away", 10.0, lost=True))
         cloud.detach(found, job.id, turn.attempt)
         await pause(0.3)
-        made.clear()  # from here on, whoever has the turn finds out whether the job runs
+        made.clear()  # from here on, the runner that has the turn finds out whether the job runs
         while True:
             began = world.now
             await gates.before_start(lease)
