@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-KUBERNETES, JOBSET, KUEUE, ETCD = "v1.34.4", "v0.10.1", "v0.14.0", "v3.6.4"
+KUBERNETES, JOBSET, KUEUE, ETCD = "v1.36.3", "v0.12.0", "v0.19.2", "v3.6.8"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any
         "max_duration_s": 3600.0,
         "peers_s": 900.0,
         "stall_s": None,
-        "inline_bytes": 16 << 20,
+        "inline_bytes": 1 << 20,
         "bucket": None,
         "code_sha256": None if archive is None else hashlib.sha256(archive).hexdigest(),
         "code_object": None,

@@ -2,8 +2,8 @@
 
 import base64
 import hashlib
+import itertools
 import json
-import sys
 import time
 import tracemalloc
 import zlib
@@ -19,9 +19,7 @@ from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
 from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from tests.fakes.pods import Node
-from tests.waiting import HANG_S, until
-
-EMPTY = hashlib.sha256(b"").hexdigest()
+from tests.waiting import HANG_S
 
 
 class Hostile:
@@ -32,15 +30,13 @@ class Hostile:
         self.pod = self.node.pod()
         self.place = place / "run"
         self.place.mkdir()
-        self.n = 0
+        self.n, self.rows, self.contents = 0, list[Any](), b""
         self.notices: list[str] = []
         self.logged = self.metrics = 0
-        self.fleet = PodFleet(
-            self.node, [WorkerAddress(0, "10.0.0.1")], on_notice=self.notices.append, results=self.read
-        )
+        self.fleet = PodFleet(self.node, [WorkerAddress(0, "10.0.0.1")], on_notice=self.notices.append)
 
     def says(self, **said: Any) -> None:
-        self.pod.write(b"::tpujob " + json.dumps({"n": self.n, "at": 0, "of": "main", **said}).encode() + b"\n")
+        self.pod.write(b"::tpujob " + json.dumps({"n": self.n, "of": "main", **said}).encode() + b"\n")
         self.n += 1
 
     def begins(self) -> None:
@@ -50,20 +46,19 @@ class Hostile:
     def ends(self, rc: Any = 0) -> None:
         self.says(ended="main", rc=rc)
 
-    def row(self, path: Any, content: bytes = b"", number: Any = 0, **more: Any) -> None:
+    def row(self, path: Any, content: bytes, packed: bytes | None = None, **more: Any) -> None:
+        """A file of the results, and what stands for its content."""
+        packed = zlib.compress(content) if packed is None else packed
         digest = hashlib.sha256(content).hexdigest()
-        row = {"path": path, "size_bytes": len(content), "sha256": digest, "kept": "log", **more}
-        self.says(file=row, row=number)
+        sizes = {"size_bytes": len(content), "packed_bytes": len(packed)}
+        self.rows.append({"path": path, "sha256": digest, **sizes, **more})
+        self.contents += packed
 
-    def piece(self, number: Any, content: bytes) -> None:
-        self.says(piece=number, data=base64.b64encode(content).decode())
-
-    def read(self, worker: int, path: str) -> Iterator[bytes]:
-        """The bucket: it holds an endless file."""
-        if path.endswith("away"):
-            raise CloudUnavailable("the storage does not answer")
-        while True:
-            yield b"x" * 65536
+    def sends(self) -> None:
+        """The results, in one line, and the end."""
+        whole = zlib.compress(json.dumps(self.rows).encode()) + self.contents
+        self.says(results=base64.b64encode(whole).decode())
+        self.says(end={"rc": 0, "results_bytes": len(whole)})
 
     def status(self) -> WorkerStatus:
         self.fleet.attach("r1-1", "main")
@@ -104,11 +99,9 @@ def test_no_path_leads_out_of_the_directory_of_its_worker(pod: Hostile) -> None:
     pod.begins()
     pod.ends()
     rows = [*BAD_PATHS, *ODD_PATHS, "artifacts/good", 7, None, {"a": 1}]
-    for number, path in enumerate(rows):
-        pod.row(path, b"evil", number)
-    for number in range(len(rows)):
-        pod.piece(number, zlib.compress(b"evil"))
-    pod.says(end={"rc": 0})
+    for path in rows:
+        pod.row(path, b"evil")
+    pod.sends()
     found = pod.collected()
     assert pod.written == {f"worker0/{file.place or file.path}" for file in found.files}
     assert {file.path for file in found.files} == {*ODD_PATHS, "artifacts/good"}
@@ -121,11 +114,9 @@ def test_neither_a_link_nor_another_spelling_takes_a_file_elsewhere(pod: Hostile
     (pod.place / "worker0" / "artifacts").symlink_to(tmp_path / "elsewhere")
     pod.begins()
     pod.ends()
-    for number, path in enumerate(["artifacts/x", "work/Name", "work/NAME"]):
-        pod.row(path, b"evil", number)
-    for number in range(3):
-        pod.piece(number, zlib.compress(b"evil"))
-    pod.says(end={"rc": 0})
+    for path in ("artifacts/x", "work/Name", "work/NAME"):
+        pod.row(path, b"evil")
+    pod.sends()
     found = pod.collected()
     assert [file.path for file in found.files] == ["work/NAME", "work/Name"]
     assert [each.path for each in found.waiting] == ["artifacts/x"]
@@ -134,66 +125,66 @@ def test_neither_a_link_nor_another_spelling_takes_a_file_elsewhere(pod: Hostile
 
 def test_a_content_that_is_not_what_the_index_says_gets_no_name(pod: Hostile) -> None:
     content = b"x" * 1000
-    pieces = {
+    pod.begins()
+    pod.ends()
+    for name, packed in {
         "other": zlib.compress(b"y" * 1000),
         "short": zlib.compress(b"x" * 999),
         "bomb": zlib.compress(bytes(200 << 20)),
         "garbage": b"\x00" * 50,
         "cut": zlib.compress(content)[:5],
         "good": zlib.compress(content),
-    }
-    pod.begins()
-    pod.ends()
-    for number, name in enumerate(pieces):
-        pod.row(f"artifacts/{name}", content, number)
-    pod.says(file={"path": "artifacts/huge", "size_bytes": 1 << 40, "sha256": EMPTY, "kept": "log"}, row=90)
-    pod.says(file={"path": "artifacts/below", "size_bytes": -1, "sha256": EMPTY, "kept": "log"}, row=91)
-    pod.says(file={"path": "artifacts/true", "size_bytes": True, "sha256": EMPTY, "kept": "log"}, row=92)
-    pod.says(file={"path": "artifacts/where", "size_bytes": 0, "sha256": EMPTY, "kept": "moon"}, row=93)
-    pod.says(file=["artifacts/list"], row=94)
-    pod.row("artifacts/good", b"again", 95)
-    for number, packed in enumerate(pieces.values()):
-        pod.piece(number, packed[:3])
-        pod.piece(number, packed[3:])
-    pod.says(piece="no", data=7)
-    pod.says(missing=["x"], why={})
-    pod.says(end={"rc": 0})
+    }.items():
+        pod.row(f"artifacts/{name}", content, packed)
+    sizes: list[dict[str, Any]] = [{"size_bytes": each} for each in (1 << 40, -1, True, "1")]
+    sizes += [{"packed_bytes": each} for each in (-1, True, None)]
+    for number, more in enumerate(sizes):
+        pod.row(f"artifacts/{number}", b"", b"", **more)
+    pod.row("artifacts/good", b"again")
+    pod.rows.append(["artifacts/list"])
+    pod.sends()
     tracemalloc.start()
     found = pod.collected()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [file.path for file in found.files] == ["artifacts/good"]
-    assert len(found.waiting) == 5 and len(found.refused) == 6
+    assert len(found.waiting) == 5 and len(found.refused) == len(sizes) + 2
     assert pod.written == {"worker0/artifacts/good"} and peak < 64 << 20
 
 
-def test_an_endless_file_in_the_bucket_is_cut_where_the_index_ends_it(pod: Hostile) -> None:
+def test_an_index_that_is_a_bomb_and_results_without_an_end_fill_no_memory(pod: Hostile) -> None:
     pod.begins()
     pod.ends()
-    pod.row("artifacts/endless", b"x" * 100_000, 0, kept="bucket")
-    pod.row("artifacts/away", b"x", 1, kept="bucket")
-    pod.says(end={"rc": 0})
+    bomb = zlib.compress(bytes(200 << 20))
+    for _ in range(40):
+        pod.says(results=base64.b64encode(bomb).decode())
+    pod.says(results=["x"])
+    pod.says(end={"rc": 0, "results_bytes": len(bomb) * 40})
+    tracemalloc.start()
+    (problem,) = pod.collected().problems
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert problem.path == "(the rest)" and peak < 64 << 20
+
+
+def test_a_bucket_is_not_trusted_either(pod: Hostile) -> None:
+    """It holds an endless file."""
+    row = {"size_bytes": 100_000, "sha256": hashlib.sha256(b"x" * 100_000).hexdigest()}
+    index = {"attempt": "r1-1", "rows": [{"path": "artifacts/endless", **row}, {"path": "artifacts/away", **row}]}
+
+    def read(worker: int, path: str) -> Iterator[bytes]:
+        if path.endswith("away"):
+            raise CloudUnavailable("the storage does not answer")
+        yield from [json.dumps(index).encode()] if path == "index.json" else itertools.repeat(b"x" * 65536)
+
+    pod.fleet = PodFleet(pod.node, pod.fleet.workers, on_notice=pod.notices.append, results=read)
+    pod.begins()
+    pod.ends()
+    pod.says(end={"rc": 0, "results_bytes": 0})
     found = pod.collected()
     assert [(file.path, file.size_bytes) for file in found.files] == [("artifacts/endless", 100_000)]
     (problem,) = found.waiting
     assert problem.why == "it is in the bucket of the job: the storage does not answer"
-
-
-def test_a_flood_of_control_lines_waits_in_the_cluster_not_in_memory(pod: Hostile) -> None:
-    pod.begins()
-    pod.ends()
-    for number in range(20_000):
-        pod.says(file={"path": f"artifacts/{number}", "size_bytes": 0, "sha256": EMPTY, "kept": "log"}, row=number)
-    pod.pod.close()
-    assert pod.status().rc == 0
-    (follower,) = pod.fleet._following.followers
-
-    def is_waiting() -> bool:
-        frame = sys._current_frames().get(follower.thread.ident or 0)
-        return len(follower.results) > 200 and frame is not None and frame.f_code.co_name == "wait"
-
-    until(lambda: is_waiting() or follower.finished, "the end of its reading")
-    assert not follower.finished and len(follower.results) <= 257
 
 
 def test_words_of_a_pod_reach_the_terminal_plain_short_and_few(pod: Hostile) -> None:
@@ -244,8 +235,8 @@ def test_figures_of_a_pod_are_no_bombs(pod: Hostile) -> None:
 def test_a_pod_that_counts_wildly_harms_its_own_log_only(pod: Hostile) -> None:
     pod.begins()
     pod.pod.write(b"words\n")
-    for n, at in ((5, 1 << 59), (3, 0), (1 << 59, 7), (6, 6)):
-        pod.says(n=n, at=at)
+    for n, left_out in ((5, 1 << 59), (3, 0), (1 << 59, -7), (6, [])):
+        pod.says(n=n, left_out=left_out)
     pod.pod.write(b"more words\n")
     pod.pod.close()
     end = pod.status()

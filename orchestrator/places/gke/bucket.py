@@ -14,7 +14,7 @@ from orchestrator.text.units import format_size
 if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Teller
-    from orchestrator.places.gke.pods.collection import ReadResult
+    from orchestrator.places.gke.pods.index import ReadResult
     from orchestrator.places.gke.preparation import CodeArchive
     from orchestrator.places.google.objects import Objects
     from orchestrator.promise.lease.run_and_attempt import RunRecord

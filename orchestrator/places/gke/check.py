@@ -40,12 +40,12 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if data.get("on_preemption") == "restart":
         why = "restarts jobs on slices; a job on a cluster runs once: submit it again, or remove this"
         yield ("on_preemption",), why
+    train = data.get("train")
+    if isinstance(train, Mapping) and train.get("entry") is None:
+        yield from _built_in(train, tpu, has_bucket=data.get("bucket") is not None)
     alternatives = tpu.get("any_of")
     if isinstance(alternatives, list) and len(alternatives) > 1:
         yield ("tpu", "any_of"), "a cluster gets one request; keep one alternative, or run the job once for each"
-    train = data.get("train")
-    if is_several(tpu.get("slices")) and isinstance(train, Mapping) and train.get("entry") is None:
-        yield ("tpu", "slices"), "the built-in training is of one slice; use `command:` or an `entry:` of your own"
     only = alternatives[0] if isinstance(alternatives, list) and len(alternatives) == 1 else {}
     only = only if isinstance(only, Mapping) else {}
     for key in ("zone", "runtime", "unlisted"):
@@ -54,6 +54,14 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     at: Path = ("tpu", "any_of", 0) if only.keys() & {"provisioning", "spot", "queue"} else ("tpu",)
     yield from _capacity({**tpu, **only}, section if isinstance(section, Mapping) else {}, at)
     yield from tpu_problems(tpu, train if isinstance(train, Mapping) else {}, gke=True)
+
+
+def _built_in(train: Mapping[str, Any], tpu: Mapping[str, Any], *, has_bucket: bool) -> Iterator[tuple[Path, str]]:
+    if train.get("checkpoint") is not False and not has_bucket:
+        at: Path = ("train", "checkpoint") if "checkpoint" in train else ("train",)
+        yield at, "writes checkpoints, which no log of a pod holds; name a `bucket:`, or write `checkpoint: false`"
+    if is_several(tpu.get("slices")):
+        yield ("tpu", "slices"), "the built-in training is of one slice; use `command:` or an `entry:` of your own"
 
 
 def _capacity(tpu: Mapping[str, Any], section: Mapping[str, Any], at: Path) -> Iterator[tuple[Path, str]]:

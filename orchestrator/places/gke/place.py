@@ -113,7 +113,7 @@ class Cluster(LeasedPlace):
         return plan_of(preparation.shape_of(spec, desk.target.gke))
 
     def describe(self, desk: Desk, spec: JobSpec, plan: Plan) -> list[str]:
-        return cluster_plan_lines(preparation.shape_of(spec, desk.target.gke))
+        return cluster_plan_lines(preparation.shape_of(spec, desk.target.gke), spec.bucket)
 
     def plan(self, desk: Desk, spec: JobSpec, path: Path) -> PlanMade:
         """Return the same objects as a run submits, under names that are not used. Asks no cluster."""
@@ -124,7 +124,7 @@ class Cluster(LeasedPlace):
             bucket.check(desk, spec, made.job.target.location)
             requests = tuple(map(_request, _shown(made.documents())))
         notes = (
-            *cluster_plan_lines(made.job),
+            *cluster_plan_lines(made.job, spec.bucket),
             program_line(made.job.program),
             *made.chosen.lines,
             *made.chosen.warnings,
@@ -154,7 +154,7 @@ class Cluster(LeasedPlace):
         bucket.check(desk, spec, target.location or clusters.location(project))
         if wish.sweep is None:  # of a sweep, it was said before the first of its runs
             desk.reporter.notice("cloud", f"cluster {clusters.short_name(project)}: `on: gke`")
-            for line in (*cluster_plan_lines(made.job), program_line(made.job.program), *fetched):
+            for line in (*cluster_plan_lines(made.job, _results_at(run)), program_line(made.job.program), *fetched):
                 desk.reporter.notice("plan", line)
             made.chosen.tell(desk.reporter)
         upload = None

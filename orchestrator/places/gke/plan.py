@@ -3,7 +3,7 @@
 from orchestrator import catalog
 from orchestrator.capacity.plan import Candidate, Plan
 from orchestrator.capacity.provisioning import Provisioning
-from orchestrator.places.gke.objects.manifest import MAX_BYTES, ClusterShape, PodProgram
+from orchestrator.places.gke.objects.manifest import INLINE_BYTES, MAX_BYTES, ClusterShape, PodProgram
 from orchestrator.text.units import format_duration, format_size, format_usd
 
 
@@ -52,9 +52,12 @@ def price(of: ClusterShape, location: str | None = None) -> tuple[float | None, 
 NODES_STAY = "10 minutes"  # of the autoscaler of GKE, at its usual settings
 
 
-def cluster_plan_lines(of: ClusterShape) -> list[str]:
-    """Return what a run of this job is about to ask for, and what ends it if everything here dies."""
-    return [_what(of), _where(of), _price(of), _deadlines(of), _nodes(of), *_notes(of)]
+def cluster_plan_lines(of: ClusterShape, results: str | None = None) -> list[str]:
+    """Return what a run of this job is about to ask for, what ends it if everything here dies, and what comes home.
+
+    `results`: where in its bucket; None for a job without one.
+    """
+    return [_what(of), _where(of), _price(of), _deadlines(of), _nodes(of), _results(of, results), *_notes(of)]
 
 
 def program_line(program: PodProgram) -> str:
@@ -106,6 +109,16 @@ def _nodes(of: ClusterShape) -> str:
     return (
         f"nodes are billed, not pods: the cluster removes them about {NODES_STAY} after their last pod, unless their pool has "
         "a minimum size; tpujob does not"
+    )
+
+
+def _results(of: ClusterShape, results: str | None) -> str:
+    if results is not None:
+        return f"results go to {results}/ and stay there; every command reads them from there"
+    kept = format_duration(of.deadlines.kept_s)
+    return (
+        f"without `bucket:`, results of up to {format_size(INLINE_BYTES)} a pod, packed, come home in its log, the smallest "
+        f"files first; nothing larger does. A log is there for {kept} after the end of the job, or as long as its node"
     )
 
 

@@ -32,6 +32,7 @@ from orchestrator.job.cluster import ClusterTarget, ClusterWish
 from orchestrator.job.rules.env import secret_sources
 from orchestrator.places.gke.objects import manifest
 from orchestrator.places.gke.objects.manifest import (
+    INLINE_BYTES,
     TOO_LARGE,
     ClusterJob,
     ClusterShape,
@@ -133,9 +134,6 @@ def _member(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 SCHEMA = 1
-# Of results in the log of a pod, as base64 21 MiB. A node rotates a log of more than 10 MiB, looks every ten seconds, and lets
-# the log of a container that has ended be: a command that is attached seldom loses any, and names what it loses.
-INLINE_BYTES = 16 << 20
 
 
 def program_of(

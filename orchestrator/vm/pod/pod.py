@@ -8,8 +8,8 @@ IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a
 - `code_sha256`: of `code.tar.gz`, or of what `code_object` (gs://BUCKET/NAME, or null) names; null: the job has no code
 - `artifacts`: patterns of results below the working directory, besides the directory TPUJOB_ARTIFACTS
 - `beside`: whether what else the job writes in its directory and its home goes where they go, or else is named
-- `inline_bytes`: how much of the results, compressed, may go into the log
-- `bucket`: gs://BUCKET/PREFIX, where all results go, as PREFIX/<run>/worker<i>/…; or null
+- `inline_bytes`: without a bucket, how much of the results, compressed, may go into the log
+- `bucket`: gs://BUCKET/PREFIX, where all results go, as PREFIX/<run>/worker<i>/…, with their index; or null
 - `max_log`: how much of the log of a phase is kept, beginning and end (`stream`)
 - `peers_s`: how long the addresses of the other pods are waited for
 - `max_duration_s`, counted from here on; `stall_s`: the longest silence of `main`, or null
@@ -22,15 +22,16 @@ lines (`pod_output`), of which each has one of these keys:
 - `left_out`: how many bytes of the log are left out before this line
 - `ended`: a phase, with "rc" (null: unknown), "signal", "stopped", "why", "unreachable" (servers), "log_bytes"
 - `metrics`: lines of worker 0's metrics.jsonl, compressed by zlib, in base64; "" says that the file begins anew
-- `file`: {"path", "size_bytes", "sha256", "kept": "log" | "bucket"} or {"path", "why"}, with "row", its number in the index
-- `piece`: the number of its row, with "data", the next part of its content, compressed by zlib, in base64
-- `missing`: the path of a file that did not reach the bucket, with "why"
+- `sent`: how many of `files` are in the bucket, a sign of life
+- `results`: without a bucket, the next piece of the results, in base64: their index, a JSON list compressed by zlib, then the
+  contents of the files that have `packed_bytes` there, each compressed by zlib (`results`)
 - `end`: the last line: the termination message, below
 
 The termination message (/dev/termination-log, or the file that TPUJOB_TERMINATION_LOG names) is JSON: {"schema": 1, "phase":
 the last that began, "rc": its code, "why": null | "deadline" | "stalled" | "stopped" | "lost" | "failed", "detail": a sentence
-or null, "log_bytes", "files": sent, "left_out": paths of the first that were not sent, "left_out_files": how many}. It is
-written again at each step, so that it tells where a pod was that was killed.
+or null, "log_bytes", "files": sent, "results_bytes": of those in the log, null before the job begins, "left_out": paths of the
+first that were not sent, "left_out_files": how many}. It is written again at each step, so that it tells where a pod was that
+was killed.
 
 A pod of several that succeeds stays for 20 s from when it knew the addresses of all: one that looks later would not find it.
 
@@ -59,7 +60,8 @@ from ..files import phases
 from ..files.frames import PREFIX
 from ..files.phases import PhaseFiles
 from .limits import Limits
-from .output import CONTROL_BYTES, Output, Results
+from .output import CONTROL_BYTES, Output
+from .results import Results
 from .start import CodeRefused, Place, unpack
 
 SCHEMA = 1
@@ -116,7 +118,7 @@ class Program:
         self.why = self.why or self.limits.why
         if self.results is not None:
             try:
-                self.results.send(self.storage, self.limits.left_s)
+                self.results.send(self.storage, self.limits.left_s, self._note)
             except Exception as error:  # the end of the job must be told all the same
                 self.detail, self.results.failed = f"its results could not be sent: {_sentence(error)}", True
         if self.place is not None and self._code() == 0:  # one that fails ends the others
@@ -236,6 +238,7 @@ class Program:
         }
         note["detail"] = None if self.detail is None else self.detail[:MOST_CHARS]
         note.update(log_bytes=self.output.at, files=0 if results is None else results.files)
+        note.update(results_bytes=None if results is None else results.sent_bytes)
         note.update(left_out=[path[:200] for path in left_out[:50]], left_out_files=len(left_out))
         if results is not None:
             note["left_out_files"] += results.unlisted

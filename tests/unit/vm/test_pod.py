@@ -1,5 +1,6 @@
 """The program of a pod, step by step: its code, its disk, its stdout, what its results may cost, and its death."""
 
+import base64
 import hashlib
 import io
 import json
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,8 @@ from orchestrator.hosts.ssh import agent
 from orchestrator.text.scripts import Environment
 from orchestrator.vm.buckets.cloud_storage import Storage
 from orchestrator.vm.files import pack
-from orchestrator.vm.pod.output import LONGEST_BYTES, NO_ROOM, NO_TIME, SMALL_BYTES, WORD, Output, Results
+from orchestrator.vm.pod.output import WORD, Output
+from orchestrator.vm.pod.results import LONGEST_BYTES, NO_ROOM, NO_TIME, Results
 from tests.fakes.pods import Leap, program, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until
@@ -242,7 +245,7 @@ def test_a_stop_that_cannot_be_written_down_stops_the_job_all_the_same(container
     until(lambda: container.path("main", "log").exists() and container.path("main", "log").read_text(), "the job")
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 143 and b"artifacts/kept" in out
+    assert process.returncode == 143 and b'"files": 1' in out
 
 
 def test_an_end_that_cannot_be_written_down_is_told_with_its_cause(container: Container) -> None:
@@ -267,9 +270,11 @@ class Sent:
         """Send them; return why each is not sent."""
         with self.said.open("wb") as file:
             output = Output(file.fileno())
-            Results(str(self.run), request(**keys), 0, output).send(storage or Storage(), left_s)
+            Results(str(self.run), request(**keys), 0, output).send(storage or Storage(), left_s, dict)
         lines = [json.loads(line[len(WORD) :]) for line in self.said.read_bytes().splitlines()]
-        return {line["file"]["path"]: line["file"].get("why") for line in lines if "file" in line}
+        whole = b"".join(base64.b64decode(line["results"]) for line in lines if "results" in line)
+        rows = zlib.decompressobj().decompress(whole) if whole else storage.index  # type: ignore[union-attr]
+        return {row["path"]: row.get("why") for row in json.loads(rows)}
 
 
 @pytest.fixture
@@ -319,7 +324,9 @@ def test_what_there_was_no_time_to_look_at_is_said(sent: Sent) -> None:
 
 
 class Bucket(Storage):
-    """It takes everything at once, as long as there is time."""
+    """It takes a file in a second, as long as there is time, and keeps the rows of the index."""
+
+    index = b""
 
     def __init__(self, left_s: Callable[[], float]) -> None:
         super().__init__({}, left_s)
@@ -331,40 +338,19 @@ class Bucket(Storage):
         self.took.append(path.name)
         return None
 
-
-def test_only_small_files_are_read_again_for_the_log_where_a_bucket_takes_all(
-    sent: Sent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, size_bytes in (("small", 10), ("large", SMALL_BYTES + 1)):
-        (sent.run / "artifacts" / name).write_bytes(bytes(size_bytes))
-    read: list[str] = []
-    content = pack.content
-    monkeypatch.setattr(
-        pack, "content", lambda path, size_bytes: read.append(Path(path).name) or content(path, size_bytes)
-    )
-    bucket = Bucket(lambda: 100.0)
-    assert sent.rows(storage=bucket, bucket="gs://b/p") == {"artifacts/small": None, "artifacts/large": None}
-    assert read == ["small"] and sorted(bucket.took) == ["large", "small"]
+    def put(self, bucket: str, name: str, content: bytes, generation: str | None = None) -> str | None:
+        assert name == "p/r1/worker0/index.json"
+        self.index = json.dumps(json.loads(content)["rows"]).encode()
+        return None
 
 
-def test_packing_for_the_log_leaves_the_bucket_its_time(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(20):
-        (sent.run / "artifacts" / f"{number:02}").write_bytes(b"x")
-    read: list[str] = []
-    content = pack.content
-    monkeypatch.setattr(
-        pack, "content", lambda path, size_bytes: read.append(Path(path).name) or content(path, size_bytes)
-    )
-    left_s = lambda: 20.0 - len(read)  # noqa: E731 - a second for each file
-    bucket = Bucket(left_s)
-    assert set(sent.rows(left_s, storage=bucket, bucket="gs://b/p").values()) == {None}
-    assert len(read) == 5 and len(bucket.took) == 20
-
-
-def test_a_file_that_cannot_fit_into_the_log_is_not_read_again(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    (sent.run / "artifacts" / "large").write_bytes(bytes(9 << 20))
-    monkeypatch.setattr(pack, "content", lambda path, size_bytes: pytest.fail("it was read"))
-    assert sent.rows(inline_bytes=9000) == {"artifacts/large": NO_ROOM}
+def test_the_index_in_a_bucket_comes_last_and_says_what_did_not_come(sent: Sent) -> None:
+    for name in "abc":
+        (sent.run / "artifacts" / name).write_bytes(b"x")
+    bucket = Bucket(lambda: 2.0 - len(bucket.took))
+    why = f"it did not reach the bucket: {NO_TIME}"
+    rows = sent.rows(storage=bucket, bucket="gs://b/p")
+    assert rows == {"artifacts/a": None, "artifacts/b": None, "artifacts/c": why} and bucket.took == ["a", "b"]
 
 
 def test_what_lies_beside_the_artifacts_takes_no_room_from_a_promise(sent: Sent) -> None:

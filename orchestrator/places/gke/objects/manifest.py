@@ -62,6 +62,8 @@ def deadlines(max_duration_s: float, *, wait_s: float, linger_s: float | None, q
 
 
 MAX_BYTES = 1 << 20  # of a ConfigMap, and of a Secret: the API server refuses more
+# Of results in the log of a pod, packed. GKE sends a log to Cloud Logging, of which it promises 100 KiB/s for a node.
+INLINE_BYTES = 1 << 20
 REQUEST, AGENT, CODE = "request.json", "agent.zip", "code.tar.gz"
 
 

@@ -16,8 +16,9 @@ from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collection import Collection
 from orchestrator.hosts.transfer.collector import Collector
 from orchestrator.places.gke.objects.pod_api import PodApi, PodViews
-from orchestrator.places.gke.pods.collection import PodPacker, ReadResult
+from orchestrator.places.gke.pods.collection import PodPacker
 from orchestrator.places.gke.pods.follower import Follower
+from orchestrator.places.gke.pods.index import ReadResult
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import worker_names
 
@@ -48,14 +49,17 @@ class PodFleet:
         self._watching = False
 
     def connect(self, deadline_s: float, on_wait: Callable[[str], None] = lambda _text: None) -> None:
-        """Wait until every worker has its pod, `deadline_s` at most; `on_wait` receives which have none. Raises Unreachable."""
+        """Wait until every worker has its pod, `deadline_s` at most; `on_wait` receives which have none. Raises Unreachable.
+
+        Those without a host are not waited for: their pods may be gone.
+        """
         give_up_at = self._now() + deadline_s
         while True:
             why = "no pod is there"
-            missing = [worker.index for worker in self.workers]
+            missing = awaited = [worker.index for worker in self.workers if worker.host]
             try:
                 views = self._views.every()
-                missing = [index for index in missing if index not in views]
+                missing = [index for index in awaited if index not in views]
             except CloudError as error:
                 why = error.message
             if not missing:
@@ -86,7 +90,7 @@ class PodFleet:
             followers = [self._follower(worker) for worker in self.workers]
         self._following = Following(followers)
         for each in followers:
-            each.attach(self._phase, deliver, figures if each.index == 0 else None)
+            each.attach(self._attempt, self._phase, deliver, figures if each.index == 0 else None)
             if fresh:
                 each.thread.start()
         if not self._watching:
@@ -94,7 +98,15 @@ class PodFleet:
             threading.Thread(target=self._watch, name="watch-pods", daemon=True).start()
 
     def _follower(self, worker: WorkerAddress) -> Follower:
-        return Follower(self._api, worker, self._views, wakeup=self._wakeup, on_notice=self._on_notice, now=self._now)
+        return Follower(
+            self._api,
+            worker,
+            self._views,
+            wakeup=self._wakeup,
+            on_notice=self._on_notice,
+            now=self._now,
+            results=self._results,
+        )
 
     def wait(self, timeout_s: float) -> FleetStatus:
         """Wait until a worker's state changes, `timeout_s` at most; return all states. Returns at once when all ended."""
@@ -109,14 +121,13 @@ class PodFleet:
     def collect(self, order: CollectRequest) -> Collection:
         """Start collecting every pod's results into `order.destination/worker<i>/`; return the running collection.
 
-        They come behind the log: a phase must be followed first. What is read once is gone from the connection, so there is one
-        pass; another collection needs another `follow`.
+        They come after the log: a phase must be followed first. What is not there once a pod has ended never comes: one pass.
         """
         assert self._following.followers, "follow comes before collect"
         collector = Collector(replace(order, attempt=order.attempt or self._attempt, passes=1))
 
         def open_packer(follower: Follower) -> PodPacker:
-            return PodPacker(follower, self._wakeup, self._results)
+            return PodPacker(follower, self._wakeup, self._results, collector.request.attempt)
 
         return Collection(collector, self._following.followers, self._wakeup, lambda slow, why: None, open_packer)
 

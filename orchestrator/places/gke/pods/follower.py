@@ -1,17 +1,18 @@
 """Follows one pod to its end: its log phase by phase, its metrics, its results, and what became of it."""
 
+import base64
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 
-from orchestrator.errors import CloudError, CloudUnavailable
+from orchestrator.errors import ArtifactError, CloudError, CloudUnavailable
 from orchestrator.hosts.fleet.follow import TEXT_CHARS, WorkerFollower, WorkerState, WorkerStatus
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.places.gke.objects.pod_api import LogStream, PodApi, PodPhase, PodView, PodViews
 from orchestrator.places.gke.pods import phase_ends
-from orchestrator.places.gke.pods.phase_ends import PHASES, Said
-from orchestrator.places.gke.pods.stream import Control, Event, LogLost, LogText, NodeSays, PodLog, metrics_in
+from orchestrator.places.gke.pods.index import ReadResult, read_index
+from orchestrator.places.gke.pods.phase_ends import Said
+from orchestrator.places.gke.pods.stream import PHASES, Control, Event, LogText, NodeSays, PodLog, metrics_in
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import LeftOut, printable
 
@@ -19,10 +20,8 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
 OUTAGE_S = 600.0  # without anything new of a pod that has ended, while the API server or its node is away
 LAST_TRIES = 4  # for its log, where the cluster answers that there is none, or a part of it as all
 FATE_S = 15.0  # for the API to say why a pod was stopped
-RESULTS = 256  # control lines that wait for a collection
+RESULTS_BYTES = 4 << 20  # of results in a log: more than a pod writes there
 NOTICES = 20  # of one pod
-GAP = "gap"  # what a line among the results says that stands for lost ones
-RESULT_KEYS = frozenset(("file", "piece", "missing"))
 
 Deliver = Callable[[int, bytes], None]
 
@@ -39,25 +38,33 @@ class Follower(WorkerFollower):
         wakeup: Wakeup,
         on_notice: Callable[[str], None],
         now: Callable[[], float],
+        results: ReadResult | None,
     ) -> None:
+        """`results`: where those in the bucket of the job are read, if it has one.
+
+        A worker without a host is one whose pod may be gone already.
+        """
         super().__init__(worker.index, wakeup, now)
-        self.results: deque[Control] = deque()
+        self._may_be_gone, self._results = not worker.host, results
+        self.results = bytearray()  # those in the log
         self.finished = False  # nothing comes any more
+        self.has_sent_all = False  # its last line has come
+        self.unread = ""  # why its log could not be read to its end
+        self.is_gone = False  # it does not exist any more
         self._api, self._views, self._on_notice = api, views, on_notice
         self._log = PodLog()
         self._pod = ""
         self._stream: LogStream | None = None
         self._moved_at = time.monotonic()  # when something came, or was done with
         self._is_busy = False  # with what came: the connection is not read
-        self._news = 0  # how often something came that was new
+        self.news = 0  # how often something came that was new
         self._notices = NOTICES
-        self._phase = ""  # which is attached
+        self._attempt = self._phase = ""  # which are attached
         self._begun: set[str] = set()  # the phases of which something came, or that were left out
         self._deliver: Deliver = _nothing
         self._metrics: Deliver | None = None
-        self._note: Said = {}  # what the pod said last of all
-        self.has_sent_all = self._closed = False  # whether its last line has come
-        self._gap = False  # control lines are gone
+        self.note: Said = {}  # what the pod said last of all
+        self._closed = False
         self._last_view: PodView | None = None
         self._earlier: tuple[int | None, Said] | None = None  # how a phase before the attached one failed
 
@@ -76,14 +83,14 @@ class Follower(WorkerFollower):
         """Return whether nothing of the phase has been passed over."""
         return phase not in self._begun and self.error is None
 
-    def attach(self, phase: str, deliver: Deliver, metrics: Deliver | None) -> None:
-        """Pass on this phase from its first byte on. Phases before it are left out, those after it wait."""
+    def attach(self, attempt: str, phase: str, deliver: Deliver, metrics: Deliver | None) -> None:
+        """Pass on this phase of an attempt from its first byte on. Phases before it are left out, those after it wait."""
         with self._wakeup.changed:
-            self._phase, self._deliver, self._metrics = phase, deliver, metrics
+            self._attempt, self._phase, self._deliver, self._metrics = attempt, phase, deliver, metrics
             self._log_bytes = 0
             self._status = WorkerStatus(self.index, WorkerState.RUNNING, self._now(), 0)
             if self.finished:  # without having begun this phase
-                self._end_phase(self._note, self._last_view)
+                self._end_phase(self.note, self._last_view)
             self._wakeup.changed.notify_all()
 
     def close(self) -> None:
@@ -112,7 +119,7 @@ class Follower(WorkerFollower):
         pause_s, patience = RETRY_FIRST_S, _Patience()
         view: PodView | None = None
         while True:
-            news = self._news
+            news = self.news
             failed: CloudError | None = None
             try:
                 self._wait(lambda: True)  # unless it is closed
@@ -122,19 +129,20 @@ class Follower(WorkerFollower):
             except CloudError as error:
                 self._move(WorkerState.UNREACHABLE, detail=error.message)
                 failed = error
-            if self._note:
+            if self.note:
                 break
-            ended, moved = view is not None and view.phase.ended, self._news > news
+            ended, moved = view is not None and view.phase.ended, self.news > news
             if ended and failed is None and self._log.since is not None:
-                self._log.forget_time()  # a clock that went back hides lines: the last look is at all of them
+                self._log.from_the_first()  # a clock that went back hides lines: the last look is at all of them
                 continue
+            self.unread = "" if failed is None else failed.message
             if ended and failed is None and view is not None and phase_ends.message_of(view).get("rc") is not None:
                 # Of a phase: the log has its end, or had it. It broke between node and API server, which looks like the end.
                 failed = CloudError("its log broke off")
             if not ended or moved:
                 patience = _Patience()
-            is_gone = failed is None and view is None and self._pod != ""
-            if is_gone or (ended and (failed is None or patience.ends_with(failed))):
+            self.is_gone = failed is None and view is None and (self._pod != "" or self._may_be_gone)
+            if self.is_gone or (ended and (failed is None or patience.ends_with(failed))):
                 break
             pause_s = RETRY_FIRST_S if moved else min(2 * pause_s, RETRY_MOST_S)
             self._wakeup.sleep(pause_s)
@@ -160,7 +168,7 @@ class Follower(WorkerFollower):
             self._move(WorkerState.RUNNING)
             for event in self._log.read(self._pieces(stream)):
                 self._take(event)
-                if self._note:
+                if self.note:
                     return
         finally:
             self._stream = None
@@ -177,7 +185,7 @@ class Follower(WorkerFollower):
         self._is_busy = True
         try:
             self._heard_at = self._now()
-            self._news += not isinstance(event, NodeSays)  # which may say the same on each connection
+            self.news += not isinstance(event, NodeSays)  # which may say the same on each connection
             self._sort(event)
         finally:
             self._moved_at = time.monotonic()
@@ -188,11 +196,6 @@ class Follower(WorkerFollower):
             if self._is_attached(event.of):
                 self._log_bytes += len(event.data)
                 self._deliver(self.index, event.data)
-        elif isinstance(event, LogLost):
-            self._gap = self._gap or event.controls > 0
-            if event.size_bytes and self._is_attached(event.of):
-                self._log_bytes += event.size_bytes
-                self._say(f"{event.size_bytes:,} bytes of its log are gone: the node keeps the last part only")
         elif isinstance(event, NodeSays):
             self._say(f"the node says: {event.text[:TEXT_CHARS].decode(errors='replace')}")
         else:
@@ -220,41 +223,25 @@ class Follower(WorkerFollower):
 
     def _control(self, line: Control) -> None:
         said = line.said
-        if line.of in PHASES:
+        if line.of is not None:
             self._is_attached(line.of)
-        if line.left_out and self._is_attached(line.of):
-            self._log_bytes += line.left_out
-            self._deliver(self.index, LeftOut(line.left_out))
+        if (left_out := line.count("left_out")) and self._is_attached(line.of):
+            self._log_bytes += left_out
+            self._deliver(self.index, LeftOut(left_out))
         elif "say" in said:
             self._say(str(said["say"])[:TEXT_CHARS])
-        elif "ended" in said and isinstance(line.of, str):
-            self._phase_ended(line.of, said)
+        elif "ended" in said and line.of is not None:
+            self._phase_ended(line)
         elif "metrics" in said:
             if self._metrics is not None and self._is_attached(line.of):
                 for piece in metrics_in(said["metrics"]):
                     self._metrics(self.index, piece)
-        elif RESULT_KEYS & said.keys():
-            self._result(line)
+        elif "results" in said:
+            with contextlib.suppress(ValueError):  # what is damaged is missing, and so noticed
+                self.results += base64.b64decode(str(said["results"]), validate=True)
+            del self.results[RESULTS_BYTES:]
         elif isinstance(said.get("end"), dict):
-            self._note, self.has_sent_all = {"schema": 1, **said["end"]}, True
-            self._mark_gap()
-
-    def _result(self, line: Control) -> None:
-        """Keep a line of the results for a collection, after a mark where lines before it are gone."""
-        if not self._status.final:  # so is the end of the phase
-            self._gap = True
-            return
-        self._wait(lambda: len(self.results) < RESULTS)
-        with self._wakeup.changed:
-            self._mark_gap()
-            self.results.append(line)
-            self._wakeup.changed.notify_all()
-
-    def _mark_gap(self) -> None:
-        """Put a line among the results for those before it that are gone."""
-        if self._gap:
-            self.results.append(Control(0, 0, None, {GAP: True}))
-            self._gap = False
+            self.note, self.has_sent_all = {"schema": 1, **said["end"]}, True
 
     def _wait(self, happened: Callable[[], bool]) -> None:
         """Wait until it has happened. Raises FanOutAbandoned after `close`."""
@@ -263,12 +250,15 @@ class Follower(WorkerFollower):
         if self._closed:
             raise FanOutAbandoned
 
-    def _phase_ended(self, of: str, said: Said) -> None:
-        self._gap, rc = False, phase_ends.code_of(said)
-        if not self._is_attached(of):
+    def _phase_ended(self, line: Control) -> None:
+        said, rc = line.said, phase_ends.code_of(line.said)
+        if not self._is_attached(line.of):
             if rc != 0:
                 self._earlier = rc, said
             return
+        if (gone := line.count("log_bytes") - self._log_bytes) > 0:
+            self._log_bytes += gone
+            self._say(f"{gone:,} bytes of its log are gone: the node keeps the last part only")
         if said.get("why") in (phase_ends.STOPPED, "failed", "lost", "stalled", phase_ends.DEADLINE):
             self._end_phase(said, self._fate() if said["why"] == phase_ends.STOPPED else None)
         else:
@@ -295,14 +285,21 @@ class Follower(WorkerFollower):
         self._last_view = view
         for event in self._log.rest():
             self._take(event)
-        if not self._note and view is not None:
-            self._note = phase_ends.message_of(view)
-        if self._note.get("why") == phase_ends.STOPPED and not self._status.final:
+        if not self.note:
+            self.note = self._indexed() if view is None else phase_ends.message_of(view)
+        if self.note.get("why") == phase_ends.STOPPED and not self._status.final:
             view = self._last_view = self._fate()
         with self._wakeup.changed:
             if not self._status.final:
-                self._end_phase(self._note, view)
+                self._end_phase(self.note, view)
             self._finish()  # under the same lock: a phase that is attached later is concluded by `attach`
+
+    def _indexed(self) -> Said:
+        """Return how a pod that is gone has ended, by what it has left in the bucket."""
+        with contextlib.suppress(CloudError, ArtifactError):
+            if self._results is not None:
+                return dict(read_index(self._results, self.index, self._attempt).get("note") or {})
+        return {}
 
     def _end_phase(self, said: Said, view: PodView | None) -> None:
         """Move to the end of a phase that has not ended by itself."""

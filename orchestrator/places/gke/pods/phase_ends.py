@@ -13,9 +13,9 @@ from typing import Any
 
 from orchestrator.hosts.fleet.follow import TEXT_CHARS, WorkerState, servers_in
 from orchestrator.places.gke.objects.pod_api import PodView
+from orchestrator.places.gke.pods.stream import PHASES
 from orchestrator.text import parsing
 
-PHASES = ("setup", "main")
 DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"
 NO_REASONS = ("", "Error", "Completed")  # what Kubernetes says of a container that has ended by itself
 

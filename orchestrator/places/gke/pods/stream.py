@@ -1,117 +1,33 @@
-"""The log of one pod: its lines, and all of them over as many connections as it takes, or a count of the bytes that are gone.
+"""The log of one pod, over as many connections as it takes: its lines, each once, and of which phase they are.
 
 A line of the API is a time, and what `vm/pod/output.py` wrote. Nothing in it is trusted: a control line that is not well formed
 is a line of the job, for whatever runs in a container may write to its log.
 
-Time says only where a connection begins: a second before the last control line that came. What the connection repeats is
-known by the number of that line and by the count of bytes that it has. A node keeps the last part of a log: what it has dropped
-shows as a jump of that count. A kubelet may send a file twice on one connection, where its reader is slower than rotation: a
-line that is older than the one before it has no place until the next control line.
+A node gives each line a time, and a connection begins at a time: what it repeats is known by that, and where several lines have
+the same one, by their count. So is a file that a kubelet sends twice on one connection, as it does where its reader is slower
+than rotation. Control lines have numbers, too: one that is new, and older than the line before it, tells that the clock of the
+node went back, and from it on lines count again. How much is gone is known at the end of a phase, by the bytes of its log.
 """
 
 import base64
-import math
 import re
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 from orchestrator.text import parsing
 
 WORD = b"::tpujob"
 LINE_BYTES = 1 << 20  # no line of ours is longer; of a longer one the rest is a line of its own
-STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) (.*)", re.DOTALL)
+STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
 MOST = 1 << 60  # no honest number is larger
 METRICS_BYTES = 64 << 10  # of one control line
+HELD_BYTES = 1 << 20  # of lines before the first that says of which phase they are
+PHASES = ("setup", "main")
 
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The next bytes of a phase's log."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """A control line: the `n`th of its pod, after `at` bytes of the log of phase `of`."""
-
-    n: int
-    at: int
-    of: str | None
-    said: Mapping[str, Any]
-
-    @property
-    def left_out(self) -> int:
-        """How many bytes of the log the pod itself has left out before this line."""
-        size_bytes = self.said.get("left_out")
-        return size_bytes if type(size_bytes) is int and 0 < size_bytes <= self.at else 0
-
-
-class Line(NamedTuple):
-    """A line and its time, in RFC 3339 by the node's clock. None: the node itself says something, such as an error."""
-
-    stamp: bytes | None
-    content: bytes
-
-
-def batches(pieces: Iterable[bytes]) -> Iterator[list[Line]]:
-    """Yield the whole lines of a stream, those of each piece together. What comes after the last line end is left out: it is
-    of a line that was cut off."""
-    rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + piece if rest else piece).split(b"\n")
-        if len(rest) > LINE_BYTES:
-            whole.append(rest)
-            rest = b""
-        yield [Line(found[1], found[2]) if (found := STAMPED.match(line)) else Line(None, line) for line in whole]
-
-
-def time_of(stamp: bytes) -> float | None:
-    """Return unix seconds; None for a time that is none."""
-    try:
-        return datetime.fromisoformat(stamp.decode("ascii")).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def parse(content: bytes) -> Text | Control:
-    """Return what a line is."""
-    if not content.startswith(WORD):
-        return Text(content + b"\n")
-    rest = content[len(WORD) :]
-    if rest.startswith(b"|") and len(rest) > 1:
-        if rest.endswith(b"\\"):
-            return Text(rest[1:-1])
-        if rest.endswith(b"|"):
-            return Text(rest[1:-1] + b"\n")
-    if rest.startswith(b" {") and (found := _control(rest)) is not None:
-        return found
-    return Text(content + b"\n")
-
-
-def _control(text: bytes) -> Control | None:
-    try:
-        said = parsing.loads(text.decode("utf-8", "strict"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(said, dict):
-        return None
-    number, at, of = said.get("n"), said.get("at"), said.get("of")
-    if not (_is_count(number) and _is_count(at) and (of is None or isinstance(of, str))):
-        return None
-    return Control(number, at, of, said)
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < MOST
-
-
-MARGIN_S = 1.0
-HELD_BYTES = 1 << 20  # of lines whose place is not known yet: more than between two control lines
+Moment = tuple[bytes, bytes, bytes]  # which compare as times do, for a node keeps its zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +39,17 @@ class LogText:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLost:
-    """So many bytes of the log of a phase are gone, and control lines between them."""
+class Control:
+    """A control line: the `n`th of its pod, in phase `of`."""
 
+    n: int
     of: str | None
-    size_bytes: int
-    controls: int
+    said: Mapping[str, Any]
+
+    def count(self, key: str) -> int:
+        """Return a number of bytes that the line says; 0 if it is none."""
+        value = self.said.get(key)
+        return value if type(value) is int and 0 < value < MOST else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +59,45 @@ class NodeSays:
     text: bytes
 
 
-Event = LogText | LogLost | Control | NodeSays
+Event = LogText | Control | NodeSays
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[list[tuple[Moment | None, bytes]]]:
+    """Yield the whole lines of a stream with their times, those of each piece together.
+
+    None in the place of a time: the node itself says something, such as an error. What comes after the last line end is left
+    out: it is of a line that was cut off.
+    """
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece if rest else piece).split(b"\n")
+        if len(rest) > LINE_BYTES:
+            whole.append(rest)
+            rest = b""
+        found = [(STAMPED.match(line), line) for line in whole]
+        yield [((it[1], (it[2] or b"").ljust(9, b"0"), it[3]), it[4]) if it else (None, line) for it, line in found]
+
+
+def parse(content: bytes) -> bytes | Control:
+    """Return what a line is: bytes of the log of the job, or a control line."""
+    if content.startswith(WORD):
+        rest = content[len(WORD) :]
+        if rest.startswith(b"|") and len(rest) > 1 and rest[-1:] in (b"\\", b"|"):
+            return rest[1:-1] + (b"\n" if rest.endswith(b"|") else b"")
+        if rest.startswith(b" {") and (found := _control(rest)) is not None:
+            return found
+    return content + b"\n"
+
+
+def _control(text: bytes) -> Control | None:
+    try:
+        said = parsing.loads(text.decode("utf-8", "strict"))
+    except (ValueError, RecursionError):
+        return None
+    number, of = (said.get("n"), said.get("of")) if isinstance(said, dict) else (None, None)
+    if type(number) is not int or not 0 <= number < MOST or not (of is None or of in PHASES):
+        return None
+    return Control(number, of, said)
 
 
 def metrics_in(text: Any) -> list[bytes]:
@@ -157,105 +116,79 @@ class PodLog:
     """Where the reading of a pod's log is. `read` takes one connection after the other."""
 
     def __init__(self) -> None:
-        self._n, self._at = -1, 0  # of the last control line, and of the last byte
+        self._n = -1  # of the last control line
         self._of: str | None = None
-        self._marked_at: float | None = None  # the time of the last control line
-        self._stamp = b""  # of the last line that was new
-        self._before = b""  # the time of the line before, on this connection
-        self._placed = False  # the place of the next line is known
-        self._next = 0  # where it begins
-        self._held: deque[tuple[bytes, bytes]] = deque()
-        self._held_bytes = 0
+        self._last: Moment = (b"", b"", b"")  # of the last line
+        self._count = 0  # of the lines that were read with this time
+        self._held: bytearray | None = (
+            None  # of a phase that is not known yet, where the log does not begin at its beginning
+        )
+        self._from_the_first = False
 
     @property
     def since(self) -> float | None:
-        """Where the next connection is to begin; None: with the first line."""
-        return None if self._marked_at is None else self._marked_at - MARGIN_S
+        """Where the next connection is to begin, in unix seconds; None: with the first line."""
+        if not self._count or self._from_the_first:
+            return None
+        try:
+            return datetime.fromisoformat((self._last[0] + self._last[2]).decode("ascii")).timestamp()
+        except (ValueError, OverflowError):
+            return None
 
-    def forget_time(self) -> None:
+    def from_the_first(self) -> None:
         """Begin the next connection with the first line: the clock of the node may have gone back."""
-        self._marked_at = None
+        self._from_the_first = True
 
     def read(self, pieces: Iterable[bytes]) -> Iterator[Event]:
         """Yield what is new on a connection that began at `since`, until that ends."""
-        self._placed, self._before = False, b""
-        self._forget_held()
-        for batch in batches(pieces):
-            run: list[bytes] = []  # of text that is new
-            for stamp, content in batch:
-                found = parse(content) if stamp is not None else NodeSays(content)
-                if isinstance(found, Text) and stamp is not None:
-                    self._text(found.data, stamp, run)
+        count = 0  # of the lines on this connection that have the time of the last one
+        for batch in lines(pieces):
+            run = bytearray()  # of text that is new
+            for moment, content in batch:
+                if moment is None:
+                    if content:
+                        yield NodeSays(content)
                     continue
-                if run:
-                    yield LogText(self._of, b"".join(run))
-                    run = []
-                if isinstance(found, Control) and stamp is not None:
-                    yield from self._control(found, stamp)
-                elif isinstance(found, NodeSays) and content:
-                    yield found
-            if run:
-                yield LogText(self._of, b"".join(run))
+                found = parse(content)
+                if moment < self._last and not (isinstance(found, Control) and found.n == self._n + 1):
+                    count = 0
+                    continue  # it was read before
+                if moment != self._last:
+                    self._last, self._count, count = moment, 0, 0
+                count += 1
+                if count <= self._count:
+                    continue
+                self._count = count
+                if isinstance(found, bytes):
+                    run += found
+                    continue
+                yield from self._text(run)
+                run = bytearray()
+                if found.n > self._n:
+                    yield from self._control(found)
+            yield from self._text(run)
 
     def rest(self) -> Iterator[Event]:
-        """Yield what came last without a place, once nothing comes any more: all that is newer than what was read."""
-        read_until = time_of(self._stamp) or -math.inf
-        for stamp, data in self._held:
-            if (time_of(stamp) or 0.0) > read_until:
-                yield LogText(self._of, data)
-        self._forget_held()
+        """Yield what came last and belongs to no phase, once nothing comes any more."""
+        if self._held:
+            yield LogText(None, bytes(self._held))
+        self._held = None
 
-    def _text(self, data: bytes, stamp: bytes, run: list[bytes]) -> None:
-        """Add to `run` what is new of a line, or hold it."""
-        self._placed = self._placed and stamp >= self._before
-        self._before = stamp
-        if not self._placed:
-            self._held.append((stamp, data))
-            self._held_bytes += len(data)
-            while self._held_bytes > HELD_BYTES:
-                self._held_bytes -= len(self._held.popleft()[1])
+    def _text(self, run: bytearray) -> Iterator[Event]:
+        if not run:
             return
-        begin, self._next = self._next, self._next + len(data)
-        if self._next > self._at:
-            run.append(data[max(self._at - begin, 0) :])
-            self._at, self._stamp = self._next, stamp
+        if self._n >= 0:
+            yield LogText(self._of, bytes(run))
+            return
+        self._held = (self._held or bytearray()) + run
+        del self._held[:-HELD_BYTES]
 
-    def _control(self, found: Control, stamp: bytes) -> Iterator[Event]:
-        self._before = stamp
-        if found.n <= self._n:  # it was read before
-            self._placed, self._next = found.n == self._n, found.at
-            self._forget_held()
-            return
-        if not self._placed:
-            yield from self._place_held(found)
-        at = self._at if found.of == self._of else 0
-        lost_bytes = found.at - at - found.left_out
-        if lost_bytes > 0 or found.n > self._n + 1:
-            yield LogLost(found.of, max(lost_bytes, 0), found.n - self._n - 1)
-        self._n, self._at, self._of = found.n, found.at, found.of
-        self._placed, self._next = True, found.at
-        self._marked_at, self._stamp = time_of(stamp), stamp
+    def _control(self, found: Control) -> Iterator[Event]:
+        if self._held:  # before the first line of ours, or of the phase that goes on, or that was before
+            of = None if found.n == 0 else found.of
+            if "began" in found.said and found.of in PHASES:
+                of = PHASES[max(PHASES.index(found.of) - 1, 0)]
+            yield LogText(of, bytes(self._held))
+            self._held = None
+        self._n, self._of = found.n, found.of
         yield found
-
-    def _place_held(self, before: Control) -> Iterator[Event]:
-        """Yield what was held, which ends where this control line is."""
-        data = b"".join(data for _, data in self._held)
-        self._forget_held()
-        if before.n == 0:  # from before the first line of ours
-            if data:
-                yield LogText(None, data)
-            return
-        begin = max(before.at - len(data), 0)
-        if before.of != self._of:
-            self._of, self._at = before.of, 0
-        if begin > self._at:
-            yield LogLost(before.of, begin - self._at, 0)
-            self._at = begin
-        data = data[max(self._at - begin, 0) :] if before.at else b""
-        if data:
-            self._at = before.at
-            yield LogText(before.of, data)
-
-    def _forget_held(self) -> None:
-        self._held.clear()
-        self._held_bytes = 0

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.follow import WorkerStatus
 from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
-from orchestrator.places.gke.pods.collection import ReadResult
 from orchestrator.places.gke.pods.fleet import PodFleet
+from orchestrator.places.gke.pods.index import ReadResult
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import LeftOut
 from tests.fakes.pods import Node
@@ -76,7 +76,8 @@ def followed(node: Node, tmp_path: Path) -> Iterator[Callable[..., Followed]]:
 
     def make(workers: int = 1, store: ReadResult | None = None) -> Followed:
         notices: list[str] = []
-        addresses = [WorkerAddress(index, f"10.0.0.{index}") for index in range(workers)]
+        there = range(workers) if store is None else node.all
+        addresses = [WorkerAddress(index, f"10.0.0.{index}" * (index in there)) for index in range(workers)]
         fleet = PodFleet(node, addresses, on_notice=notices.append, results=store)
         made.append(Followed(fleet, tmp_path, notices=notices))
         return made[-1]

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import CloudError, CloudUnavailable, Unreachable, Vanished
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable, Unreachable, Vanished
 from orchestrator.hosts.fleet.crew import Crew
 from orchestrator.hosts.fleet.follow import WorkerState
 from orchestrator.hosts.ssh import agent
+from orchestrator.hosts.transfer.collect import CollectResult
 from orchestrator.places.gke.objects import pod_api
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.places.gke.pods import fleet, follower
@@ -23,7 +24,7 @@ from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.text.scripts import with_data
 from tests.emulator.fixture import Emulator
-from tests.fakes.pods import Node, Part, Pod, Stream, request
+from tests.fakes.pods import Node, Pod, Stream, request
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.waiting import until
 
@@ -34,19 +35,23 @@ def says(pod: Pod, lines: Sequence[dict[str, Any]], of: str = "main") -> None:
     """Write control lines, ten seconds apart, and end the log."""
     for number, line in enumerate(lines):
         pod.clock = lambda now=1_800_000_000.0 + 10 * number: now  # type: ignore[misc]
-        pod.write(f"::tpujob {json.dumps({'n': number, 'at': 0, 'of': of, **line})}\n".encode())
+        pod.write(f"::tpujob {json.dumps({'n': number, 'of': of, **line})}\n".encode())
     pod.close()
 
 
 def results(names: str) -> list[dict[str, Any]]:
     """The control lines of as many files, of which each has its name in it."""
-    rows, pieces = [], []
-    for number, name in enumerate(names):
+    rows, contents = [], b""
+    for name in names:
         content = name.encode()
-        row = {"path": name, "size_bytes": len(content), "sha256": sha256(content).hexdigest(), "kept": "log"}
-        rows.append({"file": row, "row": number})
-        pieces.append({"piece": number, "data": base64.b64encode(zlib.compress(content)).decode()})
-    return [*rows, *pieces, {"end": {"rc": 0, "phase": "main"}}]
+        packed = zlib.compress(content)
+        row: dict[str, Any] = {"path": name, "size_bytes": len(content), "sha256": sha256(content).hexdigest()}
+        rows.append({**row, "packed_bytes": len(packed)})
+        contents += packed
+    whole = zlib.compress(json.dumps(rows).encode()) + contents
+    pieces = [base64.b64encode(whole[at : at + 40]).decode() for at in range(0, len(whole), 40)]
+    end = {"rc": 0, "phase": "main", "results_bytes": len(whole)}
+    return [*({"results": piece} for piece in pieces), {"end": end}]
 
 
 @pytest.fixture
@@ -104,7 +109,7 @@ def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node
 
 
 @pytest.mark.parametrize(("of", "lines", "states"), [
-    ("main", results("a"), [WorkerState.EXITED, WorkerState.EXITED]),
+    ("main", results("a")[1:], [WorkerState.EXITED, WorkerState.EXITED]),
     ("main", [{"end": {"phase": "main", "rc": None, "why": "stalled"}}], [WorkerState.EXITED, WorkerState.LOST]),
     ("setup", [{"end": {"phase": "setup", "rc": None, "why": "stalled"}}], [WorkerState.LOST]),
 ])  # fmt: skip
@@ -115,7 +120,7 @@ def test_so_has_one_of_which_only_the_last_lines_are_left(
     node.pod().rotate(1)
     seen = followed()
     assert [seen.end(phase).state for phase in ("setup", "main")[: len(states)]] == states
-    assert [problem.path for problem in seen.collect().problems] == ["(the rest)"]
+    assert len(seen.collect().problems) == ("results" in lines[0])
 
 
 def test_main_that_is_attached_as_the_following_ends_has_its_end(
@@ -195,12 +200,10 @@ def test_a_log_that_is_gone_is_given_up_and_so_is_an_outage_that_lasts(
     assert followed().end().state is WorkerState.LOST
 
 
-@pytest.mark.parametrize("waits_for", ["a collection", "the next phase"])
-def test_a_connection_that_nobody_reads_is_not_taken_for_a_dead_one(
-    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, waits_for: str
+def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pods of a failed job are deleted; what has been sent of their logs is still to be read."""
-    monkeypatch.setattr(follower, "RESULTS", 2)
     monkeypatch.setattr(fleet, "WATCH_S", 0.05)
     monkeypatch.setattr(fleet, "SETTLE_S", 0.5)
     monkeypatch.setattr(pod_api, "FRESH_S", 0.0)
@@ -221,25 +224,34 @@ def test_a_connection_that_nobody_reads_is_not_taken_for_a_dead_one(
     monkeypatch.setattr(node, "log", log_until_then)
     pod = node.pod()
     seen = followed()
-    if waits_for == "the next phase":
-        pod.write(b'::tpujob {"n": 0, "at": 0, "of": "setup", "ended": "setup", "rc": 0}\n')
-        seen.follow("setup")
-        until(lambda: seen.fleet.wait(1.0).ended, "the end of setup")
-        pod.parts.append(Part(1_800_000_000.0, b'::tpujob {"n": 1, "at": 0, "of": "main", "began": "main"}', True))
-        lines = results("abcdefgh")
-        for number, line in enumerate([{"ended": "main", "rc": 0}, *lines], 2):
-            pod.write(f"::tpujob {json.dumps({'n': number, 'at': 0, 'of': 'main', **line})}\n".encode())
-        pod.close()
-    else:
-        says(pod, [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")])
-        assert seen.end("main").rc == 0
+    pod.write(b'::tpujob {"n": 0, "of": "setup", "ended": "setup", "rc": 0}\n')
+    seen.follow("setup")
+    until(lambda: seen.fleet.wait(1.0).ended, "the end of setup")
+    main: list[dict[str, Any]] = [{"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")]
+    for number, line in enumerate(main, 1):
+        pod.write(f"::tpujob {json.dumps({'n': number, 'of': 'main', **line})}\n".encode())
+    pod.close()
     (following,) = seen.fleet._following.followers
     until(lambda: following._is_busy, "all that is taken without being asked for")
     gone.set()
     until(lambda: looks >= 20, "looks at the pods")  # a second of them
     assert not node.streams[0].closed.is_set()
-    seen.end("main") if waits_for == "the next phase" else None
+    seen.end("main")
     assert not seen.collect().problems
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("error", [AuthError("you may not get pods/log"), Vanished("the pod does not exist")])
+def test_a_log_that_cannot_be_read_is_not_a_pod_that_sent_nothing(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError
+) -> None:
+    pod = node.run(request(("main", "echo line; echo small >$TPUJOB_ARTIFACTS/small")))
+    failing(node, [error] * 100_000, monkeypatch)
+    until(lambda: pod.view().phase.ended, "the end of the pod")
+    seen = followed()
+    assert seen.end().rc == 0, "its termination message says so"
+    (problem,) = seen.collect().waiting
+    assert problem.why == f"the log of the pod, which has them, could not be read: {error.message}"
 
 
 def test_names_that_a_failed_setup_does_not_reach_are_told_however_long_they_are(node: Node, followed: Make) -> None:
@@ -344,37 +356,42 @@ def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed:
     assert [worker.rc for worker in status.workers] == [0, 5] and status.first_failed == status.workers[1]
 
 
-def test_results_of_any_size_go_through_the_bucket(
+def test_results_of_any_size_go_through_the_bucket_also_when_the_pod_is_gone(
     node: Node, followed: Make, tmp_path: Path, shared_emulator: Emulator
 ) -> None:
     script = "cp data/x $TPUJOB_ARTIFACTS/small; cd $TPUJOB_ARTIFACTS; head -c 3000000 /dev/urandom >big; sha256sum big"
     (tmp_path / "x").write_text("small\n")
-    Objects(emulator=shared_emulator.url).upload("gs://all-sizes/data/x", tmp_path / "x")
+    objects, place = Objects(emulator=shared_emulator.url), "gs://all-sizes/runs/r1/worker0"
+    objects.upload("gs://all-sizes/data/x", tmp_path / "x")
     fetching = with_data("", {"./data": "gs://all-sizes/data"}, agent.command("data"), POD_DATA)
-    node.run(
-        request(("setup", fetching), ("main", script), inline_bytes=1000, bucket="gs://all-sizes/runs"),
+    pod = node.run(
+        request(("setup", fetching), ("main", script), bucket="gs://all-sizes/runs"),
         STORAGE_EMULATOR_HOST=shared_emulator.url,
     )
-    objects = Objects(emulator=shared_emulator.url)
 
     def read(worker: int, path: str) -> Iterator[bytes]:
         return objects.download(f"gs://all-sizes/runs/r1/worker{worker}/{path}")
 
-    seen = followed(store=read)
-    assert seen.end().rc == 0
-    found = seen.collect()
+    def collected(way: str) -> tuple[Followed, CollectResult]:
+        seen = followed(store=read)
+        seen.place = tmp_path / way
+        seen.place.mkdir()
+        assert seen.end().rc == 0
+        return seen, seen.collect()
+
+    seen, found = collected("there")
     assert not found.problems and {file.path for file in found.files} == {"artifacts/big", "artifacts/small"}
     assert f"{found.files[0].sha256}  big\n".encode() == seen.log
-    names = [each.name for each in objects.list("gs://all-sizes/runs/r1/")]
-    assert names == ["runs/r1/worker0/artifacts/big", "runs/r1/worker0/artifacts/small"]
-    objects.delete("gs://all-sizes/runs/r1/worker0/artifacts/big")
-    again = followed(store=read)
-    again.place = tmp_path / "again"
-    again.place.mkdir()
-    again.end()
-    found = again.collect()
+    names = [each.name.partition("worker0/")[2] for each in objects.list(f"{place}/")]
+    assert names == ["artifacts/big", "artifacts/small", "index.json"]
+    until(lambda: pod.closed, "the end of the pod")
+    node.all.clear()
+    _, found = collected("gone")
+    assert not found.problems and len(found.files) == 2
+    objects.delete(f"{place}/artifacts/big")
+    _, found = collected("less")
     assert [str(problem) for problem in found.waiting] == [
-        "worker0: artifacts/big: it is in the bucket of the job: gs://all-sizes/runs/r1/worker0/artifacts/big does not exist"
+        f"worker0: artifacts/big: it is in the bucket of the job: {place}/artifacts/big does not exist"
     ]
     assert [file.path for file in found.files] == ["artifacts/small"]
 
@@ -382,15 +399,14 @@ def test_results_of_any_size_go_through_the_bucket(
 def test_a_bucket_that_takes_nothing_is_said_and_has_a_code_of_its_own(
     node: Node, followed: Make, shared_emulator: Emulator
 ) -> None:
-    script = "cd $TPUJOB_ARTIFACTS; head -c 100000 /dev/urandom >big; echo small >small"
-    asked = request(("main", script), inline_bytes=1000, bucket="gs://-/runs")
+    asked = request(("main", "echo small >$TPUJOB_ARTIFACTS/small"), bucket="gs://-/runs")
     pod = node.run(asked, STORAGE_EMULATOR_HOST=shared_emulator.url)
-    seen = followed()
+    objects = Objects(emulator=shared_emulator.url)
+    seen = followed(store=lambda worker, path: objects.download(f"gs://-/runs/r1/worker{worker}/{path}"))
     assert seen.end().rc == 0
-    found = seen.collect()
-    assert [file.path for file in found.files] == ["artifacts/small"]
-    (problem,) = found.problems
-    assert problem.path == "artifacts/big" and "it did not reach the bucket" in problem.why
+    (problem,) = seen.collect().problems
+    assert problem.path == "(the rest)" and "bucket" in problem.why
+    assert any("results did not reach gs://-/runs/r1" in notice for notice in seen.notices)
     until(lambda: pod.view().rc == 65, "its own code")
 
 

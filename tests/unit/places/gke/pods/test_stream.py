@@ -1,31 +1,19 @@
 """The lines of a pod's log, from what the pod writes to what is read here: every byte once, wherever connections break."""
 
 import itertools
+import json
 import os
 import random
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from orchestrator.places.gke.pods.stream import (
-    LINE_BYTES,
-    Control,
-    Event,
-    Line,
-    LogLost,
-    LogText,
-    NodeSays,
-    PodLog,
-    Text,
-    batches,
-    parse,
-    time_of,
-)
+from orchestrator.places.gke.pods.stream import LINE_BYTES, Control, Event, LogText, NodeSays, PodLog, lines, parse
 from orchestrator.vm.pod import output as pod_output
 from orchestrator.vm.pod.output import Output
-from tests.fakes.pods import Part, Pod
+from tests.fakes.pods import Pod
 
 SETUP = b"making\n::tpujob {}\r\n"
 MAIN = [b"one\ntwo\nhalf", b" of it\n\n", b"::tpujob|\\\n", b"\r\n" * 3, b"\xff\x00\n" * 5, b"x" * 9000 + b"\nend"]
@@ -99,7 +87,6 @@ def test_a_cut_at_any_byte_loses_and_repeats_nothing(tmp_path: Path, clock: str)
         events = read(pod, [cut_at, cut_at // 2])
         assert text(events, "setup") == SETUP and text(events, "main") == b"".join(MAIN), cut_at
         assert controls(events) == list(range(len(controls(events)))), cut_at
-        assert not [event for event in events if isinstance(event, LogLost)], cut_at
 
 
 def test_random_logs_cut_at_random_bytes_arrive_as_they_are(tmp_path: Path) -> None:
@@ -126,21 +113,6 @@ def test_random_logs_cut_at_random_bytes_arrive_as_they_are(tmp_path: Path) -> N
         assert text(events, "main") == b"".join(main), number
 
 
-def test_what_rotation_took_between_two_connections_is_counted_exactly(tmp_path: Path) -> None:
-    main = [f"line {number}\n".encode() for number in range(300)]
-    pod = on_node(tmp_path, itertools.count(1_800_000_000.0, 0.01), written(tmp_path, main))
-    every = _parts(pod)
-    log = PodLog()
-    events = list(log.read([served(pod, None, 4000)]))
-    kept = next(number for number, part in enumerate(every) if part.content == b"line 250")
-    pod.rotate(kept)
-    events += [*log.read([served(pod, log.since)]), *log.rest()]
-    got = text(events, "main")
-    lost = sum(event.size_bytes for event in events if isinstance(event, LogLost))
-    assert got.endswith(b"".join(main[250:])) and len(got) + lost == len(b"".join(main)) and lost > 0
-    assert b"".join(main).startswith(got[: len(got) - len(b"".join(main[250:]))])
-
-
 @pytest.mark.parametrize("again", [0, 40, 250])
 def test_a_file_that_the_node_serves_twice_is_read_once(tmp_path: Path, again: int) -> None:
     """A kubelet whose reader is slow notices two rotations one after the other, and sends the last file for each."""
@@ -154,18 +126,14 @@ def test_a_file_that_the_node_serves_twice_is_read_once(tmp_path: Path, again: i
         assert controls(events) == list(range(len(controls(events))))
 
 
-def test_a_clock_of_the_node_that_goes_back_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines_before", [400, 401])
+def test_a_clock_that_goes_back_costs_the_log_up_to_the_next_control_line(tmp_path: Path, lines_before: int) -> None:
     main = [f"line {number}\n".encode() for number in range(300)]
-    clock = itertools.chain(
-        itertools.islice(itertools.count(1_800_000_000.0, 0.01), 400), itertools.count(1_700_000_000.0)
-    )
-    pod = on_node(tmp_path, clock, written(tmp_path, main))
+    before = itertools.islice(itertools.count(1_800_000_000.0, 0.01), lines_before)
+    pod = on_node(tmp_path, itertools.chain(before, itertools.count(1_700_000_000.0)), written(tmp_path, main))
     events = read(pod, [])
-    assert text(events, "main") == b"".join(main)
-
-
-def _parts(pod: Pod) -> list[Part]:
-    return pod.parts
+    lost = set(main) - set(text(events, "main").splitlines(keepends=True))
+    assert len(lost) == lines_before - 400 and controls(events) == list(range(len(controls(events))))
 
 
 def test_what_is_written_around_the_program_is_shown_and_changes_nothing(tmp_path: Path) -> None:
@@ -190,40 +158,41 @@ def test_words_of_the_node_are_no_log() -> None:
     assert list(PodLog().read([said])) == [NodeSays(said[:-1])]
 
 
-def lines(pieces: Iterable[bytes]) -> list[Line]:
-    return [line for batch in batches(pieces) for line in batch]
-
-
 def test_lines_come_whole_from_pieces_of_any_size_and_the_last_one_only_with_its_end() -> None:
-    sent = b"2027-01-15T08:00:00.123456789Z a\n2027-01-15T08:00:00.5+01:00 b c\n2027-01-15T08:00:01Z cut o"
+    sent = b"2027-01-15T08:00:00.5Z a\n2027-01-15T08:00:00.123456789Z b c\n2027-01-15T08:00:01Z cut o"
     for size in (1, 2, 7, 1000):
-        found = lines(sent[at : at + size] for at in range(0, len(sent), size))
-        assert [line.content for line in found] == [b"a", b"b c"]
-    assert [time_of(line.stamp or b"") for line in found] == [pytest.approx(1800000000.123457), 1799996400.5]
-
-
-def test_a_time_that_is_none_is_none() -> None:
-    (line,) = lines([b"9999-99-99T99:99:99Z x\n"])
-    assert time_of(line.stamp or b"") is None
+        found = [each for batch in lines(sent[at : at + size] for at in range(0, len(sent), size)) for each in batch]
+        assert [content for _, content in found] == [b"a", b"b c"]
+        assert found[0][0] > found[1][0]  # type: ignore[operator]
 
 
 def test_a_line_without_an_end_takes_no_more_memory_than_a_line_may() -> None:
-    found = lines(b"x" * 65536 for _ in range(64))
-    assert len(found) == 64 * 65536 // (LINE_BYTES + 65536) and {line.stamp for line in found} == {None}
+    found = [each for batch in lines(b"x" * 65536 for _ in range(64)) for each in batch]
+    assert len(found) == 64 * 65536 // (LINE_BYTES + 65536) and {moment for moment, _ in found} == {None}
 
 
 @pytest.mark.parametrize("line", [
-    b"::tpujob", b"::tpujob ", b"::tpujob {", b"::tpujob []", b"::tpujob {}",
-    b'::tpujob {"n": -1, "at": 0, "of": null}', b'::tpujob {"n": true, "at": 0, "of": null}',
-    b'::tpujob {"n": 1e3, "at": 0, "of": null}', b'::tpujob {"n": 1, "at": 99999999999999999999999, "of": null}',
-    b'::tpujob {"n": 1, "at": 1, "of": []}', b"::tpujob " + b'{"a":' * 100_000, b"::tpujob \xff", b"::tpujob|",
-    b"::tpujob|x",
+    b"::tpujob", b"::tpujob ", b"::tpujob {", b"::tpujob []", b"::tpujob {}", b'::tpujob {"n": -1, "of": null}',
+    b'::tpujob {"n": true, "of": null}', b'::tpujob {"n": 1e3, "of": null}', b'::tpujob {"n": 1, "of": []}',
+    b'::tpujob {"n": 99999999999999999999999, "of": null}', b'::tpujob {"n": 1, "of": "else"}',
+    b"::tpujob " + b'{"a":' * 100_000, b"::tpujob \xff", b"::tpujob|", b"::tpujob|x",
 ])  # fmt: skip
 def test_a_control_line_that_makes_no_sense_is_a_line_of_the_job(line: bytes) -> None:
-    assert parse(line) == Text(line + b"\n")
+    assert parse(line) == line + b"\n"
 
 
-def test_marks_keep_what_a_new_connection_repeats_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("of", "said"), [("main", {}), ("setup", {"began": "main"}), ("main", {"ended": "main"})])
+def test_lines_before_the_first_control_line_that_is_left_are_of_the_phase_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, said: dict[str, str]
+) -> None:
+    pod = Pod(0, "p", tmp_path, clock=lambda: 1_800_000_000.0)
+    pod.write(b"what is left\n")
+    pod.write(f"::tpujob {json.dumps({'n': 7, 'of': 'main', **said})}\n".encode())
+    pod.close()
+    assert text(read(pod, []), of) == b"what is left\n"
+
+
+def test_marks_tell_the_phase_of_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_output, "MARK_BYTES", 1000)
     fd = os.open(tmp_path / "stdout", os.O_RDWR | os.O_CREAT)
     output = Output(fd)
@@ -232,8 +201,7 @@ def test_marks_keep_what_a_new_connection_repeats_small(tmp_path: Path, monkeypa
         output.log(b"0123456789" * 10 + b"\n")
     os.close(fd)
     marks = [parse(line) for line in (tmp_path / "stdout").read_bytes().split(b"\n") if line.startswith(b"::tpujob {")]
-    at = [mark.at for mark in marks if isinstance(mark, Control)]
-    assert len(at) == 10 and at == sorted(at) and at[0] == 1010
+    assert marks == [Control(number, "main", {"n": number, "of": "main"}) for number in range(10)]
 
 
 def test_a_broken_stdout_ends_nothing() -> None:

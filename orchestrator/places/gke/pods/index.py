@@ -1,0 +1,34 @@
+"""The index of what a pod has left in the bucket of its job (`vm.pod.results`): rows of files, and how the pod ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.errors import ArtifactError
+from orchestrator.text import parsing
+from orchestrator.vm.pod.results import INDEX
+
+MOST_BYTES = 256 << 20  # as `hosts.transfer.collector`
+
+# Yields the content of a file of a worker, by its path in the bucket of the run. Raises CloudError.
+ReadResult = Callable[[int, str], Iterator[bytes]]
+
+
+def read_index(read: ReadResult, worker: int, attempt: str) -> Mapping[str, Any]:
+    """Return the index of a worker. Raises CloudError where it cannot be read, ArtifactError for another one, or none."""
+    found: Any = None
+    content = bytearray()
+    for piece in read(worker, INDEX):
+        content += piece
+        if len(content) > MOST_BYTES:
+            raise ArtifactError(f"{INDEX} is too long")
+    try:
+        found = parsing.loads(content.decode())
+    except (ValueError, RecursionError):
+        pass
+    if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
+        raise ArtifactError(f"{INDEX} makes no sense")
+    if found.get("attempt") != attempt:
+        raise ArtifactError(f"{INDEX} is of another attempt")
+    return found
