@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cloud_tpu_emulator.daemon import control
 from orchestrator.catalog import gke
 from orchestrator.places.gke.objects.manifest import documents
 from orchestrator.places.gke.preparation import to_yaml
@@ -41,6 +42,23 @@ def test_a_run_that_is_submitted_is_shown_attached_to_and_compared(gke: Gke) -> 
     assert "0.5" in gke("compare", run).stdout
     assert gke("report", run).returncode == 0
     assert run in gke("cost", "--by", "run").stdout
+
+
+def test_results_in_a_bucket_outlive_the_pods_and_their_logs(gke: Gke) -> None:
+    storage = control.ensure_running(gke.emulator_directory).url
+    try:
+        env = {"STORAGE_EMULATOR_HOST": storage}
+        run = gke.submit(
+            f"{HOLD}head -c 3000000 /dev/urandom >$TPUJOB_ARTIFACTS/big", env=env, bucket="gs://my-bucket/runs"
+        )
+        until(gke.pods, "its pod")
+        until(lambda: gke.let_go() or gke.jobsets()[0]["status"].get("terminalState"), "the end of the job")
+        gke.cluster.kubectl("delete", "pods", "--all", "-n", gke.space)
+        done = gke("attach", run, env=env)
+    finally:
+        control.stop(gke.emulator_directory)
+    assert done.returncode == 0 and "absent (checked" in done.text, done.text
+    assert (gke.directory_of_run() / "worker0/artifacts/big").stat().st_size == 3_000_000
 
 
 def test_what_no_pod_can_is_refused_with_the_reason(gke: Gke) -> None:

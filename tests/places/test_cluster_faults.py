@@ -311,16 +311,16 @@ def test_results_for_which_there_is_no_room_stay_for_the_next_attach(cluster: Si
     nothing_is_left(cluster, AttemptState.SUCCEEDED, 0)
 
 
-def test_results_that_went_with_their_nodes_are_gone_or_in_the_bucket_that_is_named(
-    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bucket", "code"), [(None, 65), ("gs://b/runs/x", 0)])
+def test_results_that_went_with_their_nodes_are_in_the_bucket_if_there_is_one(
+    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, bucket: str | None, code: int
 ) -> None:
     submitted(cluster, Job(), nodes_gone_s=2.0)
-    monkeypatch.setattr(clusters, "ClusterStay", partial(ClusterStay, bucket="gs://b/runs/x"))
+    monkeypatch.setattr(clusters, "ClusterStay", partial(ClusterStay, bucket=bucket, pods=2))
     cluster.later(60.0)
     attach = cluster.start("attach")
-    assert attach.code() == 65 and "what its pods wrote is gone with them" in attach.said
-    assert attach.process.result.error.hint == "its results are in gs://b/runs/x/"
-    nothing_is_left(cluster, AttemptState.FAILED, 65)
+    assert attach.code() == code and ("what its pods wrote is gone with them" in attach.said) == (bucket is None)
+    nothing_is_left(cluster, AttemptState.FAILED if code else AttemptState.SUCCEEDED, code)
 
 
 @pytest.mark.parametrize("at", [98.0 + 0.5 * step for step in range(20)])

@@ -160,13 +160,13 @@ class Cluster(LeasedPlace):
         upload = None
         if made.upload is not None:
             upload = partial(bucket.upload, desk.reporter, made.upload, made.code_object)
-        stay = ClusterStay((draft,), upload, _results_at(run))
+        stay = ClusterStay((draft,), upload, _results_at(run), made.job.pods)
         return Prepared(
             run, attempt, stay, _phases(phases), files={MANIFEST: to_yaml(_shown(documents)), **made.chosen.files}
         )
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
-        return ClusterStay(bucket=_results_at(run)), _phases(run.spec.cluster.phases)
+        return ClusterStay(bucket=_results_at(run), pods=run.spec.cluster.pods), _phases(run.spec.cluster.phases)
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         bucket.remove_code(desk.reporter, run)

@@ -32,7 +32,7 @@ from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Effect, Make, Now, ReadLease, Record, Report, Sleep, World
 from orchestrator.promise.effects.cloud import Get, Workers
 from orchestrator.promise.lease.changes import Leased, NotAllowed, Ready
-from orchestrator.promise.lease.cloud_api import Capabilities, SliceState
+from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, WorkerAddress
 from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, WorkerEnd, what_ended_it
 from orchestrator.promise.obligations import Obligations
@@ -185,6 +185,7 @@ class ClusterStay(LeasedStay):
     drafts: tuple[Draft, ...] = ()
     upload: Callable[[], None] | None = None  # stores code that no ConfigMap holds
     bucket: str | None = None  # where the results of the run are, if it has one
+    pods: int = 0  # of the job
     seen: Seen = field(default_factory=Seen)
 
     @property
@@ -275,7 +276,10 @@ class ClusterStay(LeasedStay):
         return view.native_state
 
     async def connect(self, ask: Ask, lease: Lease | None) -> Crew:
-        """Connect to the pods, all of which have started. Raises ArtifactError if the job has ended and they are gone."""
+        """Connect to the pods, all of which have started.
+
+        If the job has ended and pods are gone, the bucket has what they left. Raises ArtifactError where there is none.
+        """
         assert lease is not None
         began = await Now()
         for pause_s in retry.pauses(first_s=0.5, longest_s=10.0):
@@ -286,10 +290,10 @@ class ClusterStay(LeasedStay):
                 await check_slice(lease)
                 view = await retry.until(await Now() + OUTAGE_S, Get(lease.name))
                 if view is not None and view.state is SliceState.READY and isinstance(error, errors.WrongState):
-                    gone = f"the job has ended ({view.native_state}), and what its pods wrote is gone with them"
-                    hint = "a cluster deletes ended pods with their nodes: attach earlier"
                     if self.bucket is not None:
-                        hint = f"its results are in {self.bucket}/"
+                        return await Connect(lease, tuple(WorkerAddress(i, "") for i in range(self.pods)), CONNECT_S)
+                    gone = f"the job has ended ({view.native_state}), and what its pods wrote is gone with them"
+                    hint = "a cluster deletes ended pods with their nodes: attach earlier, or name a `bucket:`"
                     raise errors.ArtifactError(f"{gone}: {error.message}", hint=hint) from error
                 patience_s = OUTAGE_S if isinstance(error, errors.Unreachable) else CONNECT_S
                 if await Now() >= began + patience_s:

@@ -18,6 +18,7 @@ from ..files.pack import place_of, rows
 from ..files.phases import PhaseFiles
 from .cloud_storage import Storage, split
 
+INDEX = "index.json"  # beside the files of a worker, where there is one
 MOST_FAILURES = 3  # of files, one after the other, for a reason that might have passed
 
 

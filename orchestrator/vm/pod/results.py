@@ -23,7 +23,6 @@ from ..buckets.cloud_storage import Storage, split
 from ..files import pack
 from .output import Output
 
-INDEX = "index.json"  # beside the files of a worker in the bucket
 SAY_EVERY_S = 5.0
 PIECE_BYTES = 9000  # of a control line, before base64
 INDEX_BYTES = 1 << 20  # of rows in a log
@@ -109,7 +108,7 @@ class Results:
         self.files = len(found) - len(failed)
         ids = {"schema": 1, "attempt": self.request["attempt"], "worker": self.worker}
         index = json.dumps(dict(ids, rows=rows, note=note())).encode()
-        bucket, prefix = split(f"{place}/worker{self.worker}/{INDEX}")
+        bucket, prefix = split(f"{place}/worker{self.worker}/{upload.INDEX}")
         problem = storage.put(bucket, prefix, index)
         self.failed = bool(failed) or problem is not None
         for why in sorted({*failed.values()} | ({problem} if problem else set())):

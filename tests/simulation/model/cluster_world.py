@@ -278,8 +278,9 @@ class SimPods(SimCrew):
     def __init__(self, process: Process, jobset: JobSet, workers: tuple[WorkerAddress, ...]) -> None:
         super().__init__(process)
         self.jobset, self.workers = jobset, workers
-        hosts = {each.host for each in workers}
-        self.pods = [pod for pod in jobset.pods if pod.name in hosts]
+        hosts = {each.host for each in workers} - {""}
+        self.pods = [pod for pod in jobset.pods if not hosts or pod.name in hosts]
+        self.stored = not hosts  # what they left is in a bucket
         self._ends: dict[int, WorkerStatus] = {}
 
     def _begin(self, token: int, effect: Any) -> None:
@@ -291,7 +292,7 @@ class SimPods(SimCrew):
 
     @classmethod
     def _try_connect(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
-        world, hosts = process.world, {each.host for each in effect.workers}
+        world, hosts = process.world, {each.host for each in effect.workers} - {""}
         sets = world.cluster.sets  # type: ignore[attr-defined]
         found = next((each for each in sets if hosts <= {pod.name for pod in each.pods}), None)
         if found is not None and not world.faults.is_cut("api", process.machine.edge):
@@ -328,7 +329,7 @@ class SimPods(SimCrew):
         now = self.world.timeline.now
         if pod.ended_at is None and not pod.gone:
             return WorkerStatus(pod.worker, WorkerState.RUNNING, now, 0)
-        if pod.gone and (pod.ended_at is None or now - pod.ended_at > 5.0):
+        if pod.gone and not self.stored and (pod.ended_at is None or now - pod.ended_at > 5.0):
             made = WorkerStatus(pod.worker, WorkerState.LOST, now, 0, why="gone", detail="its pod was deleted")
         elif pod.note == "deadline" or pod.reason == LATE:
             made = WorkerStatus(pod.worker, WorkerState.EXITED, now, 0, 124, True, why="deadline")

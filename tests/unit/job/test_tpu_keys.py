@@ -241,9 +241,10 @@ def test_what_means_nothing_on_a_cluster_is_refused_by_name(text: str, line: str
     assert found.startswith(f"j.yaml:3: {line}")
 
 
-def test_the_built_in_training_is_of_one_slice() -> None:
-    (found,) = mistakes("on: gke\ntrain:\ntpu: {slices: 2}\n")
-    assert found.startswith("j.yaml:3: tpu.slices: the built-in training is of one slice")
+def test_the_built_in_training_is_of_one_slice_and_needs_a_bucket_for_its_checkpoints() -> None:
+    of_checkpoints, of_slices = mistakes("on: gke\ntrain:\ntpu: {slices: 2}\n")
+    assert of_checkpoints.startswith("j.yaml:2: train: writes checkpoints, which no log of a pod holds")
+    assert of_slices.startswith("j.yaml:3: tpu.slices: the built-in training is of one slice")
     own = "on: gke\ntrain: {entry: 'a:b'}\ntpu: {slices: 2}\n"
     assert job_spec.load(own, path="j.yaml").tpu.slices == 2
 

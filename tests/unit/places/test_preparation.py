@@ -358,7 +358,7 @@ def python_with(directory: Path, *modules: str) -> Path:
 
 
 def setup_with(directory: Path, *modules: str) -> subprocess.CompletedProcess[str]:
-    setup = pod_scripts_of(directory, "train: {}\nsetup: echo own\n")["setup"]
+    setup = pod_scripts_of(directory, "train: {checkpoint: false}\nsetup: echo own\n")["setup"]
     path = f"{python_with(directory, *modules)}:{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "TPUJOB_WORKER": "0", "HOME": str(directory), "TPUJOB_AGENT": "agent.zip"}
     return ran(["bash", "-c", setup], env=environ)
@@ -376,7 +376,7 @@ def test_an_image_without_torch_gets_an_environment_with_it(tmp_path: Path) -> N
 
 
 def test_a_training_with_requirements_has_an_environment_as_on_a_slice(tmp_path: Path) -> None:
-    text = "train: {}\nrequirements: [tqdm]\n"
+    text = "train: {checkpoint: false}\nrequirements: [tqdm]\n"
     assert pod_scripts_of(tmp_path, text)["main"] == main_script(tmp_path, text)
 
 
@@ -432,7 +432,10 @@ def test_the_sample_of_mnist_is_shipped_where_the_training_may_fall_back_on_it(
 
 def test_on_a_cluster_the_sample_is_shipped_only_where_it_was_asked_for(tmp_path: Path) -> None:
     def shipped(train: str) -> bool:
-        found = survey(job_spec.load(f"on: gke\ntrain: {train}\n", path="job.yaml"), tmp_path / "job.yaml")
+        found = survey(
+            job_spec.load(f"on: gke\ntrain: {train}\nbucket: gs://my-bucket/x\n", path="job.yaml"),
+            tmp_path / "job.yaml",
+        )
         return found is not None and any("/mnist_sample/" in name for name in found.entries)
 
     assert shipped("{fallback: sample}")

@@ -20,8 +20,8 @@ from orchestrator.places.gke.pods.follower import Follower
 from orchestrator.places.gke.pods.index import ReadResult, read_index
 from orchestrator.text import parsing
 from orchestrator.vm.buckets.upload import object_path
-from orchestrator.vm.pod.results import LONGEST_BYTES
 
+LONGEST_BYTES = 16 << 20  # of a file in a log, as `vm/pod/results.py`
 MOST_BYTES = 2 << 20  # of the index in a log
 PIECE_BYTES = 1 << 20
 WHY_CHARS = 300

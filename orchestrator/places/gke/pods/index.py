@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.errors import ArtifactError
 from orchestrator.text import parsing
-from orchestrator.vm.pod.results import INDEX
+from orchestrator.vm.buckets.upload import INDEX
 
 MOST_BYTES = 256 << 20  # as `hosts.transfer.collector`
 

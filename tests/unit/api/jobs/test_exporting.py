@@ -214,11 +214,11 @@ def test_code_that_goes_to_a_bucket_is_named_in_the_request_with_its_hash(world:
 
 
 def test_a_training_ships_the_sample_only_where_it_was_asked_for(world: World) -> None:
-    found = world.export("on: gke\ntrain: {fallback: synthetic}\ngke: {image: i}\n")
+    found = world.export("on: gke\ntrain: {fallback: synthetic, checkpoint: false}\ngke: {image: i}\n")
     assert len(base64.b64decode(found.documents[1]["binaryData"]["code.tar.gz"])) < 200_000
     assert (
         ":2: train.fallback: what is shipped takes"
-        in refused(world.export, "on: gke\ntrain: {fallback: sample}\ngke: {image: i}\n")[0]
+        in refused(world.export, "on: gke\ntrain: {fallback: sample, checkpoint: false}\ngke: {image: i}\n")[0]
     )
 
 

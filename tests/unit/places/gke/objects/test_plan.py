@@ -66,7 +66,9 @@ def test_a_type_that_the_place_of_the_cluster_lacks_has_no_price() -> None:
 
 
 def test_a_plan_says_what_is_asked_for_and_what_ends_it() -> None:
-    what, where, usd, deadlines, nodes = cluster_plan_lines(job(slices=2, cluster=cluster("us-east5-a")))
+    made = job(slices=2, cluster=cluster("us-east5-a"))
+    what, where, usd, deadlines, nodes, results = cluster_plan_lines(made)
+    assert "1.0 MB a pod" in results and "gs://b/r1/" in cluster_plan_lines(made, "gs://b/r1")[5]
     assert what == "2 × v6e-16 · on-demand · 8 pods, 4 a slice on ct6e-standard-4t · topology 4x4 · 32 chips"
     assert where.startswith(
         "cluster tpus in us-east5-a, namespace team-a, without Kueue: its pods wait for nodes; image "
