@@ -166,7 +166,7 @@ class Cluster(LeasedPlace):
         )
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
-        return ClusterStay(bucket=_results_at(run), pods=run.spec.cluster.pods), _phases(run.spec.cluster.phases)
+        return ClusterStay(bucket=_results_at(run), pods=run.spec.cluster.pods or 0), _phases(run.spec.cluster.phases)
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         bucket.remove_code(desk.reporter, run)

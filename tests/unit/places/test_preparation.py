@@ -432,10 +432,8 @@ def test_the_sample_of_mnist_is_shipped_where_the_training_may_fall_back_on_it(
 
 def test_on_a_cluster_the_sample_is_shipped_only_where_it_was_asked_for(tmp_path: Path) -> None:
     def shipped(train: str) -> bool:
-        found = survey(
-            job_spec.load(f"on: gke\ntrain: {train}\nbucket: gs://my-bucket/x\n", path="job.yaml"),
-            tmp_path / "job.yaml",
-        )
+        job = f"on: gke\ntrain: {train}\nbucket: gs://my-bucket/x\n"
+        found = survey(job_spec.load(job, path="job.yaml"), tmp_path / "job.yaml")
         return found is not None and any("/mnist_sample/" in name for name in found.entries)
 
     assert shipped("{fallback: sample}")
