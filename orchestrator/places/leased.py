@@ -16,7 +16,8 @@ from orchestrator.promise.standing import SliceProblem, record_cancel
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetStatus
-    from orchestrator.hosts.transfer.collect import CollectResult
+    from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
+    from orchestrator.hosts.transfer.collection import Collection
     from orchestrator.places.desk import Desk
     from orchestrator.places.place import Standing, Watch
     from orchestrator.promise.lease.cloud_api import WorkerAddress
@@ -105,6 +106,9 @@ class LeasedPlace:
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete nothing: all of a run is at what its lease names."""
+
+    def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
+        return None
 
 
 class NoReach:

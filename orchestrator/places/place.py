@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
     from orchestrator.hosts.fleet.saved_work import SavedWork
     from orchestrator.hosts.shipping.shipment import Shipment
-    from orchestrator.hosts.transfer.collect import CollectResult
+    from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
+    from orchestrator.hosts.transfer.collection import Collection
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.promise.effects.world import ReachPort
@@ -312,6 +313,9 @@ class Place(Protocol):
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete what the end of its lease does not delete of a run. A failure is reported."""
+
+    def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
+        """Start collecting what a run has left outside its slice, for any machine; None: nothing is left there."""
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
         """Return the client of a cloud of this place. Raises CloudError, ConfigError."""

@@ -175,6 +175,19 @@ class UncollectedRun:
         return None if isinstance(error, errors.ArtifactError) else error
 
 
+def end_of(attempt: Attempt, came: CollectResult, at: float) -> ResultsCollected:
+    """Return how an attempt has ended now that its results came, from where its slice has no part."""
+    error = recorded_error(attempt)
+    if error is None or isinstance(error, errors.ArtifactError):
+        try:
+            error = None
+            check_collected(came)
+        except errors.ArtifactError as missing:
+            error = missing
+    state = AttemptState.SUCCEEDED if error is None else attempt.state
+    return ResultsCollected.by(attempt.id, at, state, error)
+
+
 async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outcome:
     """Collect the results and release the slice, proven; while results are missing, its hold stays as it is.
 

@@ -55,10 +55,12 @@ def test_results_in_a_bucket_outlive_the_pods_and_their_logs(gke: Gke) -> None:
         until(lambda: gke.let_go() or gke.jobsets()[0]["status"].get("terminalState"), "the end of the job")
         gke.cluster.kubectl("delete", "pods", "--all", "-n", gke.space)
         done = gke("attach", run, env=env)
+        assert done.returncode == 0 and "absent (checked" in done.text, done.text
+        (big := gke.directory_of_run() / "worker0/artifacts/big").unlink()
+        done = gke("collect", run, env=env)  # nothing is left on the cluster
+        assert done.returncode == 0 and big.stat().st_size == 3_000_000, done.text
     finally:
         control.stop(gke.emulator_directory)
-    assert done.returncode == 0 and "absent (checked" in done.text, done.text
-    assert (gke.directory_of_run() / "worker0/artifacts/big").stat().st_size == 3_000_000
 
 
 def test_what_no_pod_can_is_refused_with_the_reason(gke: Gke) -> None:

@@ -29,7 +29,7 @@ from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.report.rows import collected
 from orchestrator.run import up_and_down
-from orchestrator.run.collection import UncollectedRun, collect_again
+from orchestrator.run.collection import UncollectedRun, collect_again, end_of, progress_text
 from orchestrator.text.units import clock
 
 COLLECT_S = 60.0  # what the artifacts of a stopped local job may take
@@ -152,8 +152,6 @@ def collect(
     _lock(session, found, attempt)
     found, attempt = session.ledger.run(found.id)  # as the last holder of the lock left it
     lease = lookup.lease_of_run(session, found.id)
-    if lease is None or not _may_have_some(lease, found, attempt):
-        return _nothing_left(session, found, attempt, lease)
     most_bytes = found.spec.limits.max_results if max_results is None else max_results
     most = None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes)
     directory = Path(found.directory)
@@ -161,6 +159,8 @@ def collect(
     order = CollectRequest.of_job(
         found.spec.artifacts, attempt.id, directory, most, elsewhere=set().union(*had.values())
     )
+    if lease is None or not _may_have_some(lease, found, attempt):
+        return _nothing_left(session, found, _with_stored(session, found, attempt, order), lease)
     if to is not None:
         if str(to.resolve()) not in had and _files_of(str(to)):
             raise UserError(
@@ -180,6 +180,19 @@ def collect(
     left = UncollectedRun(found, attempt, lease, order, borrowed=lease.held_for is not HeldFor.RESULTS, wide=wide)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
+
+
+def _with_stored(session: Session, found: RunRecord, attempt: Attempt, order: CollectRequest) -> Attempt:
+    """Collect what the run has left outside its slice, if anything; return the attempt as it is then."""
+    collection, began = places.place_of(found.cloud).stored(session, found, order), time.monotonic()
+    if collection is None:
+        return attempt
+    while (seen := collection.wait(1.0)).result is None:
+        session.reporter.progress("collect", progress_text(seen, time.monotonic() - began))
+    collected.keep(order.destination, seen.result)
+    if not seen.result.waiting:
+        session.ledger.record(end_of(attempt, seen.result, session.now(found.cloud)))
+    return session.ledger.run(found.id)[1]
 
 
 def _files_of(place: str) -> set[tuple[int, str]]:

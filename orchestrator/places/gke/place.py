@@ -18,6 +18,7 @@ from orchestrator.places.gke.api import clusters
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import path_of
 from orchestrator.places.gke.plan import cluster_plan_lines, plan_of, price, program_line
+from orchestrator.places.gke.pods.collection import collected_from
 from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.places.gke.preparation import prepare, to_yaml, variables
 from orchestrator.places.gke.stay import ClusterStay
@@ -34,6 +35,8 @@ from orchestrator.text import names
 
 if TYPE_CHECKING:
     from orchestrator.capacity.plan import Plan
+    from orchestrator.hosts.transfer.collect import CollectRequest
+    from orchestrator.hosts.transfer.collection import Collection
     from orchestrator.job.job_spec import JobSpec
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.places.gke.objects.manifest import ClusterJob
@@ -170,6 +173,10 @@ class Cluster(LeasedPlace):
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         bucket.remove_code(desk.reporter, run)
+
+    def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
+        read = bucket.results(run)
+        return None if read is None else collected_from(read, run.spec.cluster.pods or 0, order)
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
         return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))

@@ -175,6 +175,9 @@ class ThisMachine:
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete nothing: the end of a job does."""
 
+    def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> None:
+        return None
+
     def open_cloud(self, lines: Lines, cloud: str) -> NoReturn:
         raise AssertionError("no cloud is asked for a job on this machine")
 

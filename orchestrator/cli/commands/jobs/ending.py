@@ -38,7 +38,7 @@ def collect(
 
     The slice stays until everything is here, or until the time of its hold. Exits with the job's own code once everything is
     collected, with 65 until then, and when what a successful job left is gone with its slice. Ctrl-C leaves the slice held.
-    Git and other jobs leave out a directory that --to creates.
+    Git and other jobs leave out a directory that --to creates. Of a job on a cluster, the results come from its bucket.
     """
     if not work and (pattern or to):
         raise UserError(f"{'a pattern' if pattern else '--to'} only counts with --work")

@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from orchestrator.errors import ArtifactError, CloudError
 from orchestrator.hosts.ssh.fan_out import Wakeup
-from orchestrator.hosts.transfer.collect import THE_REST
-from orchestrator.hosts.transfer.collector import CollectionStopped
+from orchestrator.hosts.transfer.collect import THE_REST, CollectRequest
+from orchestrator.hosts.transfer.collection import Collection
+from orchestrator.hosts.transfer.collector import CollectionStopped, Collector
 from orchestrator.hosts.transfer.extract import ContentLost
 from orchestrator.places.gke.pods.follower import Follower
 from orchestrator.places.gke.pods.index import ReadResult, read_index
@@ -34,10 +36,31 @@ UNREAD = "the log of the pod, which has them, could not be read: "
 NO_INDEX = "the pod ended before all its results were in the bucket; what came is there, without an index: "
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A pod of which nothing is known but what it has left in the bucket; as a `Follower` that has ended."""
+
+    index: int
+    note: Mapping[str, Any] = field(default_factory=dict)
+    finished, news = True, 0
+
+
+def collected_from(read: ReadResult, pods: int, order: CollectRequest) -> Collection:
+    """Start collecting what so many pods have left in the bucket of their job."""
+    wakeup, sources = Wakeup(), [Stored(index) for index in range(pods)]
+
+    def open_packer(source: Stored) -> PodPacker:
+        return PodPacker(source, wakeup, read, order.attempt)
+
+    return Collection(Collector(replace(order, passes=1)), sources, wakeup, lambda slow, why: None, open_packer)
+
+
 class PodPacker:
     """The results of one pod. Raises CollectionStopped after `close`."""
 
-    def __init__(self, follower: Follower, wakeup: Wakeup, read_result: ReadResult | None, attempt: str) -> None:
+    def __init__(
+        self, follower: Follower | Stored, wakeup: Wakeup, read_result: ReadResult | None, attempt: str
+    ) -> None:
         """`read_result`: of the bucket of the job, if it has one. `attempt`: whose results are wanted."""
         self._follower, self._wakeup, self._read_result, self._attempt = follower, wakeup, read_result, attempt
         self._answers: Iterator[dict[str, Any]] | None = None
@@ -127,6 +150,7 @@ class PodPacker:
     def _of_log(self) -> tuple[list[Any], str, bool]:
         """Return the rows in the log; or why there are none, and whether they are lost for good."""
         follower, inflate = self._follower, zlib.decompressobj()
+        assert isinstance(follower, Follower), "what has no log has a bucket"
         if follower.has_sent_all:
             if len(follower.results) != follower.note.get("results_bytes"):
                 return [], LOST, True
