@@ -61,7 +61,7 @@ def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any
         "env": {"TPU_NAME": "tpujob-x"},
         "artifacts": [],
         "max_duration_s": 3600.0,
-        "peers_s": 900.0,
+        "coordinator_s": 0.0,
         "stall_s": None,
         "inline_bytes": 1 << 20,
         "bucket": None,

@@ -217,7 +217,7 @@ def test_facts_that_a_worker_makes_up_are_an_error_of_the_worker(tpujob: Tpujob,
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
     served = (ROOT / "orchestrator/vm/agent/serve.py").read_text(encoding="utf-8")
     module = f"{served}\n\ndef hello():\n    reply({answer})\n"
-    assert planted(tpujob, module, "serve.py").returncode == 0
+    assert planted(tpujob, module, "agent/serve.py").returncode == 0
     said = tpujob("run", "job.yaml")
     assert said.returncode == 71 and "worker0: an answer without an address and a port" in said.stderr, said.text
     assert tpujob("down", "mine").returncode == 0

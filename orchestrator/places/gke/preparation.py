@@ -134,6 +134,7 @@ def _member(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 SCHEMA = 1
+COORDINATOR_S = 60.0  # pods of a job start within less, and a job whose pods do not meet waits for it in vain
 
 
 def program_of(
@@ -143,15 +144,13 @@ def program_of(
     run: str,
     node: str,
     topology: str,
-    peers_s: float,
     env: Mapping[str, str],
     shipment: Shipment | None,
     scratch: Path,
 ) -> tuple[PodProgram, CodeArchive | None]:
     """Return the program, and the code if it is to be uploaded to the request's `code_object` before anything is created.
 
-    `env`: the job's variables, with the values of secrets. `node`: the name of the JobSet. `peers_s`: how long a
-    pod waits for the others. `scratch`: where the archive is
+    `env`: the job's variables, with the values of secrets. `node`: the name of the JobSet. `scratch`: where the archive is
     written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
     """
     archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
@@ -179,7 +178,7 @@ def program_of(
         "bucket": spec.bucket,
         "max_duration_s": spec.limits.max_duration_s,
         "max_log": spec.limits.max_log,
-        "peers_s": peers_s,
+        "coordinator_s": COORDINATOR_S,
         "stall_s": spec.limits.stall,
     }
     packed = agent.pod_archive()
@@ -248,7 +247,6 @@ def prepare(
         run=run,
         node=node,
         topology=shape.slice.topology,
-        peers_s=shape.deadlines.peers_s,
         env=env,
         shipment=shipment,
         scratch=Path(stack.enter_context(TemporaryDirectory(prefix="tpujob-code-"))),

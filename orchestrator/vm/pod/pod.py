@@ -11,7 +11,7 @@ IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a
 - `inline_bytes`: without a bucket, how much of the results, compressed, may go into the log
 - `bucket`: gs://BUCKET/PREFIX, where all results go, as PREFIX/<run>/worker<i>/…, with their index; or null
 - `max_log`: how much of the log of a phase is kept, beginning and end (`stream`)
-- `peers_s`: how long the addresses of the other pods are waited for
+- `coordinator_s`: how long the address of the first pod is waited for
 - `max_duration_s`, counted from here on; `stall_s`: the longest silence of `main`, or null
 
 The phases run under the supervisor, with the files of `phases` below RUN/<attempt>/. Their log goes to stdout, between control
@@ -32,8 +32,6 @@ the last that began, "rc": its code, "why": null | "deadline" | "stalled" | "sto
 or null, "log_bytes", "files": sent, "results_bytes": of those in the log, null before the job begins, "left_out": paths of the
 first that were not sent, "left_out_files": how many}. It is written again at each step, so that it tells where a pod was that
 was killed.
-
-A pod of several that succeeds stays for 20 s from when it knew the addresses of all: one that looks later would not find it.
 
 The exit code is that of the job; 124 at `max_duration_s`, 143 after SIGTERM, 71 after silence or without a job, 65 if only its
 results did not reach the bucket.
@@ -72,7 +70,6 @@ TURN_PIECES = 16  # of log, before a look at everything else
 DRAIN_S = 20.0  # for the log after the end of its phase: TPUs are billed
 TAIL_BYTES = 1 << 20  # of it, where that is not enough
 METRICS_BYTES = 16384  # before compression
-NOTABLE_S = 5.0  # a wait that the user is told of
 NOTE_BYTES = 4096  # Kubernetes keeps no more
 MOST_CHARS = 500
 MOST_SERVERS, PLAIN_CHARS = 8, 200  # that a failed phase names: what it prints decides their length
@@ -105,7 +102,6 @@ class Program:
         self.why: str | None = None
         self.detail: str | None = None
         self.results: Results | None = None
-        self.place: Place | None = None
 
     def execute(self) -> int:
         """Run everything; return the exit code."""
@@ -121,12 +117,6 @@ class Program:
                 self.results.send(self.storage, self.limits.left_s, self._note)
             except Exception as error:  # the end of the job must be told all the same
                 self.detail, self.results.failed = f"its results could not be sent: {_sentence(error)}", True
-        if self.place is not None and self._code() == 0:  # one that fails ends the others
-            if self.place.worker == 0 and self.place.stays_s() > NOTABLE_S:
-                text = f"the job has ended; its pods stay for {self.place.stays_s():.0f} s, until each has found the others"
-                self.output.control(say=text)
-            while self.place.stays_s() > 0 and self.limits.left_s() > 1.0 and not self.limits.terminated:
-                time.sleep(LOOK_S)
         self.output.control(end=self._note())
         return self._code()
 
@@ -139,19 +129,15 @@ class Program:
 
     def _job(self) -> None:
         request = self.request
-        place = self.place = Place(self.environ)
+        place = Place(self.environ)
         ids = {"schema": SCHEMA, "run": request["run"], "attempt": request["attempt"]}
         self.output.control(pod=dict(ids, worker=place.worker, workers=place.workers))
         if request["schema"] != SCHEMA:
             raise ValueError(f"the request has schema {request['schema']!r}, and this program knows {SCHEMA}")
-        addresses = place.addresses(
-            lambda: self.limits.why is not None,
-            lambda text: self.output.control(say=text[:MOST_CHARS]),
-            float(request["peers_s"]),
-        )
-        if addresses is None:
+        coordinator = place.coordinator(lambda: self.limits.why is not None, float(request["coordinator_s"]))
+        if coordinator is None:
             return
-        self.environ.update(place.variables(addresses))
+        self.environ.update(place.variables(coordinator))
         files = PhaseFiles(request["attempt"], "main", self.run)
         os.makedirs(files.run, exist_ok=True)
         unpack(self.inside, request, f"{files.run}/work", self.storage)

@@ -7,8 +7,6 @@ The variables of the pod (`orchestrator.places.gke.objects.manifest` sets them):
 - TPUJOB_COORDINATOR_NAME: the DNS name of the first pod, `<jobset>-slice-0-0.<jobset>`; others differ in the two numbers
 - TPUJOB_COORDINATOR_PORT: the port of the first pod that its job may listen on
 
-TPUJOB_EMULATED_NAMES, of an emulated node, names a file in the format of /etc/hosts that is asked before the DNS.
-
 The code comes from the ConfigMap, or from Cloud Storage where it is larger, and is checked against its hash before anything of
 it is unpacked. Files, directories and relative links inside are taken; anything else in the archive is a reason to refuse all
 of it.
@@ -18,6 +16,7 @@ of it.
 # ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH118, PTH120, PTH123, PTH211
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import posixpath
@@ -33,12 +32,7 @@ from typing import Any
 from ..buckets.cloud_storage import Storage, split
 
 FIRST = re.compile(r"^(?P<before>.+)-0-0(?P<after>(?:\..*)?)$")
-LOOK_S, LOOK_MOST_S = 0.2, 2.0
-# A pod that has ended has no name any more: one that needs a second must not be gone before the last of the others has looked.
-# Name servers remember for some seconds that there was no such name.
-STAYS_S, STAYS_EMULATED_S = 20.0, 3.0
-SAY_S = 60.0  # between two notices that names are waited for
-MOST_NAMED = 3
+LOOK_S = 0.5
 
 
 class Place:
@@ -46,7 +40,6 @@ class Place:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self._known_at: float | None = None  # every address
         self.slices, self.hosts = self._number("TPUJOB_SLICES", 1), self._number("TPUJOB_HOSTS_PER_SLICE", 1)
         self.worker = self._number("TPUJOB_SLICE", 0) * self.hosts + self._number("JOB_COMPLETION_INDEX", 0)
         self.workers = self.slices * self.hosts
@@ -68,78 +61,33 @@ class Place:
         places = ((index // self.hosts, index % self.hosts) for index in range(self.workers))
         return [f"{found['before']}-{of_slice}-{host}{found['after']}" for of_slice, host in places]
 
-    def addresses(self, over: Callable[[], bool], say: Callable[[str], None], most_s: float) -> list[str] | None:
-        """Return the addresses of all pods, in order; wait until all have one. None: `over` was true before that.
+    def coordinator(self, over: Callable[[], bool], most_s: float) -> str | None:
+        """Return the address of the first pod, or after `most_s` its name. None: `over` was true before that.
 
-        The names of pods appear when those have been started, which may be minutes apart. Raises TimeoutError after `most_s`.
+        JAX and torch_xla need no other pod, and its name appears when it has been started. One that has ended has none any
+        more: a job whose pods do not meet goes on without.
         """
         own = self.environ.get("TPUJOB_POD_IP", "")
-        if self.workers == 1:
-            return [own or "127.0.0.1"]
-        names = self.names()
-        found = {self.worker: own} if own else {}
-        pause_s, began = LOOK_S, time.monotonic()
-        said_at = began
-        while True:
-            for index, name in enumerate(names):
-                if index in found:
-                    continue
-                if over():
-                    return None
-                address = _resolve(name, self.environ)
-                if address is not None:
-                    found[index], pause_s = address, LOOK_S
-            if len(found) == len(names):
-                self._known_at = time.monotonic()
-                return [found[index] for index in range(len(names))]
-            if over():
-                return None
-            now = time.monotonic()
-            missing = [name for index, name in enumerate(names) if index not in found]
-            more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
-            named = f"{', '.join(missing[:MOST_NAMED])}{more}"
-            if now - began >= most_s:
-                waited = f"{most_s / 60:.0f} minutes" if most_s >= 120 else f"{most_s:.0f} s"
-                raise TimeoutError(f"the DNS of the cluster has had no address of {named} for {waited}")
-            if now - said_at >= SAY_S:
-                said_at = now
-                say(f"waiting for the addresses of {named}")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LOOK_MOST_S)
+        if self.worker == 0:
+            return own or "127.0.0.1"
+        name, began = self.names()[0], time.monotonic()
+        while not over():
+            with contextlib.suppress(OSError, UnicodeError):
+                return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+            if time.monotonic() - began >= most_s:
+                return name
+            time.sleep(LOOK_S)
+        return None
 
-    def stays_s(self) -> float:
-        """Return for how many seconds this pod has to be there yet, so that the others find it."""
-        if self._known_at is None:
-            return 0.0
-        stays_s = STAYS_EMULATED_S if self.environ.get("TPUJOB_EMULATED_NAMES") else STAYS_S
-        return self._known_at + stays_s - time.monotonic()
-
-    def variables(self, addresses: list[str]) -> dict[str, str]:
+    def variables(self, coordinator: str) -> dict[str, str]:
         """Return what the job is told of it (docs/job-file.md)."""
-        first, port = addresses[0], self.environ.get("TPUJOB_COORDINATOR_PORT", "") or "29400"
+        port = self.environ.get("TPUJOB_COORDINATOR_PORT", "") or "29400"
         return {
             "TPUJOB_WORKER": str(self.worker),
             "TPUJOB_WORKERS": str(self.workers),
-            "TPUJOB_HOSTS": ",".join(addresses),
-            "TPUJOB_COORDINATOR": f"[{first}]:{port}" if ":" in first else f"{first}:{port}",
+            "TPUJOB_HOSTS": coordinator if self.workers == 1 else ",".join(self.names()),
+            "TPUJOB_COORDINATOR": f"[{coordinator}]:{port}" if ":" in coordinator else f"{coordinator}:{port}",
         }
-
-
-def _resolve(name: str, environ: Mapping[str, str]) -> str | None:
-    emulated = environ.get("TPUJOB_EMULATED_NAMES")
-    if emulated:
-        try:
-            with open(emulated) as file:
-                rows = [line.split() for line in file]
-        except OSError:
-            rows = []
-        found = next((row[0] for row in rows if name in row[1:]), None)
-        if found is not None:
-            return found
-    try:
-        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-    except (OSError, UnicodeError):
-        return None
 
 
 PIECE_BYTES = 1 << 20

@@ -1,14 +1,11 @@
-"""The program of a pod without its processes: when its time is over, its code, and how long one of several stays.
-
-Others of its job find a pod by its name, which is gone with it.
-"""
+"""The program of a pod without its processes: how it finds the first one, when its time is over, and its code."""
 
 import importlib.util
 import json
 import os
 import signal
+import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,83 +13,45 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.vm.pod import pod, start
-from orchestrator.vm.pod.start import STAYS_S, Place
+from orchestrator.vm.pod.start import Place
 from tests.fakes.clock import Clock
 from tests.fakes.pods import request
 
 PLACE = {
-    "TPUJOB_SLICES": "1",
+    "TPUJOB_SLICES": "2",
     "TPUJOB_HOSTS_PER_SLICE": "2",
-    "JOB_COMPLETION_INDEX": "0",
-    "TPUJOB_POD_IP": "10.0.0.1",
+    "JOB_COMPLETION_INDEX": "1",
+    "TPUJOB_POD_IP": "10.0.0.2",
     "TPUJOB_COORDINATOR_NAME": "j-slice-0-0.j",
+    "TPUJOB_COORDINATOR_PORT": "23456",
 }
 
 
-class Ended(pod.Program):
-    """A pod whose job has ended with this code, having known the addresses of all at once."""
-
-    def __init__(self, directory: Path, rc: int, place: Place) -> None:
-        super().__init__(str(directory), str(directory / "run"))
-        self.code, self.own = rc, place
-
-    def _job(self) -> None:
-        self.place, self.rc = self.own, self.code
-        assert self.own.addresses(lambda: False, lambda text: None, 900.0) is not None
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
-    found, before = Clock(), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("TPUJOB_TERMINATION_LOG", str(tmp_path / "note"))
-    monkeypatch.setattr(pod, "time", found)
-    monkeypatch.setattr(start, "time", found)
-    monkeypatch.setattr(start, "_resolve", lambda name, environ: "10.0.0.2")
-    yield found
-    signal.signal(signal.SIGTERM, before)
-
-
-def ended(directory: Path, rc: int = 0, **changed: str) -> Ended:
-    (directory / "request.json").write_text(json.dumps(request(max_duration_s=600)))
-    return Ended(directory, rc, Place({**PLACE, **changed}))
-
-
-def test_a_pod_that_succeeds_at_once_stays_until_the_others_have_looked(
-    tmp_path: Path, clock: Clock, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("found_after", "address", "meets_at"), [
+    (3, "10.0.0.1", "10.0.0.1:23456"), (0, "fd00::1", "[fd00::1]:23456"), (1000, "10.0.0.1", "j-slice-0-0.j:23456"),
+])  # fmt: skip
+def test_a_pod_waits_for_the_first_one_alone_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, found_after: int, address: str, meets_at: str
 ) -> None:
-    assert ended(tmp_path).execute() == 0
-    assert STAYS_S <= clock.now - 100.0 < STAYS_S + 1
-    told = '"say": "the job has ended; its pods stay for 20 s, until each has found the others"'
-    assert told in capfd.readouterr().out
-    assert ended(tmp_path, JOB_COMPLETION_INDEX="1").execute() == 0
-    assert told not in capfd.readouterr().out
+    clock, asked = Clock(), list[str]()
 
+    def resolve(name: str, *_: Any, **__: Any) -> Any:
+        asked.append(name)
+        if len(asked) <= found_after:
+            raise socket.gaierror
+        return [(0, 0, 0, "", (address, 0))]
 
-def test_one_that_fails_ends_at_once_and_so_does_one_that_is_alone(tmp_path: Path, clock: Clock) -> None:
-    assert ended(tmp_path, rc=3).execute() == 3
-    assert ended(tmp_path, TPUJOB_HOSTS_PER_SLICE="1").execute() == 0
-    assert clock.now == 100.0
-
-
-def test_one_that_stays_ends_on_sigterm(tmp_path: Path, clock: Clock) -> None:
-    program = ended(tmp_path)
-    clock.on_sleep = program.limits.terminate
-    assert program.execute() == 0
-    assert clock.now - 100.0 < 1
-
-
-def test_a_pod_that_never_finds_the_others_says_which_and_until_when_it_has_waited(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start, "_resolve", lambda name, environ: None)
-    said: list[str] = []
-    place = Place({**PLACE, "TPUJOB_SLICES": "3"})
-    with pytest.raises(
-        TimeoutError, match=r"^the DNS of the cluster has had no address of .* for 15 minutes$"
-    ) as raised:
-        place.addresses(lambda: False, said.append, 900.0)
-    assert "j-slice-0-1.j, j-slice-1-0.j, j-slice-1-1.j and 2 more" in str(raised.value)
-    assert 900.0 <= clock.now - 100.0 < 903.0 and len(said) == 14
+    monkeypatch.setattr(start, "time", clock)
+    monkeypatch.setattr(start.socket, "getaddrinfo", resolve)
+    place = Place(PLACE)
+    found = place.coordinator(lambda: False, 60.0)
+    assert found is not None and set(asked) == {"j-slice-0-0.j"} and clock.now - 100.0 < 61.0
+    made = place.variables(found)
+    assert made["TPUJOB_HOSTS"] == "j-slice-0-0.j,j-slice-0-1.j,j-slice-1-0.j,j-slice-1-1.j"
+    assert made["TPUJOB_COORDINATOR"] == meets_at
+    assert place.coordinator(lambda: True, 60.0) is None
+    first = Place({**PLACE, "JOB_COMPLETION_INDEX": "0", "TPUJOB_POD_IP": "10.0.0.9"})
+    assert first.coordinator(lambda: False, 60.0) == "10.0.0.9", "its own, which is asked of no server"
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,6 @@ class Deadlines:
     kept_s: float  # from the end of the job until the JobSet and everything it owns is deleted
     life_s: float  # from the creation to the end of the job at the latest, if it is admitted within `wait_s`
 
-    @property
-    def peers_s(self) -> float:
-        """How long a pod that runs waits for the others, which may still wait for nodes.
-
-        It ends before its own limit, so that the run ends with what was missing, and the job has time left if all come.
-        """
-        return min(max(self.wait_s, STARTS_WITHIN_S), self.run_s / 2)
-
 
 def deadlines(max_duration_s: float, *, wait_s: float, linger_s: float | None, queued: bool) -> Deadlines:
     """Return the deadlines of a job. `wait_s`: 0 for the default; `queued`: Kueue admits it."""

@@ -201,19 +201,6 @@ def test_what_is_left_is_kept_for_as_long_as_the_job_says() -> None:
     assert deadlines(7200.0, wait_s=0.0, linger_s=600.0, queued=False).kept_s == 600.0
 
 
-@pytest.mark.parametrize(("wait_s", "peers_s"), [(0.0, 900.0), (60.0, 900.0), (3000.0, 3000.0)])
-def test_pods_wait_for_each_other_for_as_long_as_the_job_may_wait_for_nodes(wait_s: float, peers_s: float) -> None:
-    assert deadlines(7200.0, wait_s=wait_s, linger_s=None, queued=False).peers_s == peers_s
-
-
-@pytest.mark.parametrize(("max_duration_s", "wait_s"), [(7200.0, 21600.0), (900.0, 0.0), (60.0, 60.0)])
-def test_a_pod_that_waits_for_others_in_vain_says_so_before_its_own_limit_ends_it(
-    max_duration_s: float, wait_s: float
-) -> None:
-    found = deadlines(max_duration_s, wait_s=wait_s, linger_s=None, queued=False)
-    assert found.peers_s == max_duration_s / 2
-
-
 def test_nodes_are_named_by_their_pool() -> None:
     found = [NodeView("a", "v5e"), NodeView("b", "v5e", busy=True), NodeView("c")]
     assert in_words(found) == "2 nodes of pool v5e (a, b), 1 in use by others; 1 node (c)"

@@ -276,10 +276,7 @@ def test_what_nobody_expected_is_told_all_the_same(node: Node, followed: Make) -
     until(lambda: pod.view().rc == 71, "its own code")
 
 
-COORDINATOR = "tpujob-x-slice-0-0.tpujob-x"
-
-
-def place(worker: int, names: Path, *, slices: int = 1, hosts: int = 2) -> dict[str, Any]:
+def place(worker: int, *, slices: int = 1, hosts: int = 2) -> dict[str, Any]:
     """The variables of a pod as the manifest sets them."""
     return {
         "TPUJOB_SLICE": str(worker // hosts),
@@ -287,32 +284,21 @@ def place(worker: int, names: Path, *, slices: int = 1, hosts: int = 2) -> dict[
         "TPUJOB_SLICES": str(slices),
         "TPUJOB_HOSTS_PER_SLICE": str(hosts),
         "TPUJOB_POD_IP": f"127.0.1.{worker}",
-        "TPUJOB_COORDINATOR_NAME": COORDINATOR,
+        "TPUJOB_COORDINATOR_NAME": "tpujob-x-slice-0-0.tpujob-x",
         "TPUJOB_COORDINATOR_PORT": "23456",
-        "TPUJOB_EMULATED_NAMES": str(names),
     }
 
 
-def test_pods_of_two_slices_wait_for_each_others_names_and_know_their_places(
-    node: Node, followed: Make, tmp_path: Path
-) -> None:
-    names = tmp_path / "hosts"
-    script = """
-    echo "$TPUJOB_WORKER of $TPUJOB_WORKERS: $TPUJOB_HOSTS, $TPUJOB_COORDINATOR"
-    echo $TPUJOB_WORKER >$TPUJOB_ARTIFACTS/me
-    """
+def test_pods_of_two_slices_know_their_places_and_each_has_its_results(node: Node, followed: Make) -> None:
+    script = 'echo "$TPUJOB_WORKER of $TPUJOB_WORKERS"; echo $TPUJOB_WORKER >$TPUJOB_ARTIFACTS/me'
     for worker in range(4):
-        node.run(request(("main", script)), worker, **place(worker, names, slices=2))
+        node.run(request(("main", script)), worker, **place(worker, slices=2))
     seen = followed(4)
     seen.fleet.connect(10.0)
     seen.follow()
-    until(lambda: all(pod.parts for pod in node.all.values()), "the first words of all")
-    assert seen.fleet.wait(0.0).log_bytes == 0
-    names.write_text("".join(f"127.0.1.{i} tpujob-x-slice-{i // 2}-{i % 2}.tpujob-x\n" for i in range(4)))
     assert seen.ended().all_succeeded
-    everyone = "127.0.1.0,127.0.1.1,127.0.1.2,127.0.1.3"
     for worker in range(4):
-        assert seen.logs[worker].decode() == f"{worker} of 4: {everyone}, 127.0.1.0:23456\n"
+        assert seen.logs[worker].decode() == f"{worker} of 4\n"
     found = seen.collect()
     assert not found.problems and [(file.worker, file.path) for file in found.files] == [
         (worker, "artifacts/me") for worker in range(4)
@@ -320,8 +306,8 @@ def test_pods_of_two_slices_wait_for_each_others_names_and_know_their_places(
     assert seen.result("artifacts/me", 3) == b"3\n"
 
 
-def test_a_pod_that_waits_for_the_others_ends_on_sigterm(node: Node, followed: Make, tmp_path: Path) -> None:
-    pod = node.run(request(("main", "echo never")), 0, **place(0, tmp_path / "none"))
+def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(node: Node, followed: Make) -> None:
+    pod = node.run(request(("main", "echo never"), coordinator_s=900.0), 0, **place(1))
     seen = followed()
     seen.follow()
     until(lambda: pod.parts, "its first words")
@@ -332,19 +318,17 @@ def test_a_pod_that_waits_for_the_others_ends_on_sigterm(node: Node, followed: M
     until(lambda: pod.view().rc == 143, "its own code")
 
 
-def test_variables_that_contradict_each_other_are_said(node: Node, followed: Make, tmp_path: Path) -> None:
-    node.run(request(("main", "echo never")), 0, **{**place(0, tmp_path / "none"), "JOB_COMPLETION_INDEX": "7"})
+def test_variables_that_contradict_each_other_are_said(node: Node, followed: Make) -> None:
+    node.run(request(("main", "echo never")), 0, **{**place(0), "JOB_COMPLETION_INDEX": "7"})
     end = followed().end()
     assert (end.state, end.why) == (WorkerState.LOST, "failed")
     assert end.detail == "ValueError: this is pod 7 of 2: its variables contradict each other"
 
 
-def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed: Make, tmp_path: Path) -> None:
-    names = tmp_path / "hosts"
-    names.write_text("".join(f"127.0.1.{i} tpujob-x-slice-0-{i}.tpujob-x\n" for i in range(2)))
+def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed: Make) -> None:
     script = '[ $TPUJOB_WORKER = 0 ] || exit 5; until [ -e "$TPUJOB_ARTIFACTS/../go" ]; do sleep 0.05; done'
     for worker in range(2):
-        node.run(request(("main", script)), worker, **place(worker, names))
+        node.run(request(("main", script)), worker, **place(worker))
     seen = followed(2)
     seen.follow()
     until(lambda: seen.fleet.wait(1.0).workers[1].final, "the end of the second")
