@@ -25,6 +25,7 @@ STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\
 MOST = 1 << 60  # no honest number is larger
 METRICS_BYTES = 64 << 10  # of one control line
 HELD_BYTES = 1 << 20  # of lines before the first that says of which phase they are
+MOMENT_NS = 10_000_000  # between a time and the writing of its line
 PHASES = ("setup", "main")
 
 Moment = tuple[bytes, bytes, bytes]  # which compare as times do, for a node keeps its zone
@@ -112,6 +113,10 @@ def metrics_in(text: Any) -> list[bytes]:
     return [piece] if piece else []
 
 
+def _is_moment_before(moment: Moment, last: Moment) -> bool:
+    return moment[0] == last[0] and int(last[1]) - int(moment[1]) < MOMENT_NS
+
+
 class PodLog:
     """Where the reading of a pod's log is. `read` takes one connection after the other."""
 
@@ -142,6 +147,7 @@ class PodLog:
     def read(self, pieces: Iterable[bytes]) -> Iterator[Event]:
         """Yield what is new on a connection that began at `since`, until that ends."""
         count = 0  # of the lines on this connection that have the time of the last one
+        is_new = False  # what comes: the connection has repeated what it repeats
         for batch in lines(pieces):
             run = bytearray()  # of text that is new
             for moment, content in batch:
@@ -150,15 +156,18 @@ class PodLog:
                         yield NodeSays(content)
                     continue
                 found = parse(content)
-                if moment < self._last and not (isinstance(found, Control) and found.n == self._n + 1):
-                    count = 0
+                if moment < self._last and is_new and _is_moment_before(moment, self._last):
+                    pass  # of the other stream of the container, whose lines have times of their own
+                elif moment < self._last and not (isinstance(found, Control) and found.n == self._n + 1):
+                    count, is_new = 0, False
                     continue  # it was read before
-                if moment != self._last:
-                    self._last, self._count, count = moment, 0, 0
-                count += 1
-                if count <= self._count:
-                    continue
-                self._count = count
+                else:
+                    if moment != self._last:
+                        self._last, self._count, count = moment, 0, 0
+                    count += 1
+                    if count <= self._count:
+                        continue
+                    self._count, is_new = count, True
                 if isinstance(found, bytes):
                     run += found
                     continue

@@ -117,7 +117,7 @@ def test_random_logs_cut_at_random_bytes_arrive_as_they_are(tmp_path: Path) -> N
 def test_a_file_that_the_node_serves_twice_is_read_once(tmp_path: Path, again: int) -> None:
     """A kubelet whose reader is slow notices two rotations one after the other, and sends the last file for each."""
     main = [f"line {number}\n".encode() for number in range(300)]
-    pod = on_node(tmp_path, itertools.count(1_800_000_000.0, 0.01), written(tmp_path, main))
+    pod = on_node(tmp_path, itertools.count(1_800_000_000.0, 0.1), written(tmp_path, main))
     lines = served(pod, None).splitlines(keepends=True)
     for until in (again + 2, again + 51, len(lines) - 1):
         log = PodLog()
@@ -134,6 +134,13 @@ def test_a_clock_that_goes_back_costs_the_log_up_to_the_next_control_line(tmp_pa
     events = read(pod, [])
     lost = set(main) - set(text(events, "main").splitlines(keepends=True))
     assert len(lost) == lines_before - 400 and controls(events) == list(range(len(controls(events))))
+
+
+def test_a_line_of_stderr_that_overtakes_one_of_stdout_costs_neither(tmp_path: Path) -> None:
+    """A runtime gives each of the two its time, and then writes it."""
+    times = [100.001, 100.002, 100.004, 100.003, 100.005]
+    pod = on_node(tmp_path, iter(times), b'::tpujob {"n": 0, "of": "main"}\n1\n3\n2\n4\n')
+    assert text(read(pod, []), "main") == b"1\n3\n2\n4\n"
 
 
 def test_what_is_written_around_the_program_is_shown_and_changes_nothing(tmp_path: Path) -> None:
