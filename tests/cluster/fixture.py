@@ -37,7 +37,7 @@ ACCELERATORS = ("tpu-v4-podslice", "tpu-v5-lite-podslice", "tpu-v5p-slice", "tpu
 QUOTA = 64  # chips of each accelerator
 PRIORITIES = {"low": 100, "high": 1000}
 COVERED = ("google.com/tpu", "cpu", "memory")
-KUEUE = "kueue.x-k8s.io/v1beta1"
+KUEUE = "kueue.x-k8s.io/v1beta2"
 GROUP = "tpujob-users"
 
 

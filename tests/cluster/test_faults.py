@@ -24,7 +24,7 @@ def test_a_job_larger_than_its_quota_is_not_admitted_and_kueue_says_why(gke: Gke
     gke.space = gke.cluster.namespace(quota=0)
     done = gke.run("true", **SHORT)
     assert done.returncode == 69, done.text
-    assert "was not admitted" in done.stderr and "request > maximum capacity (4 > 0)" in done.stderr
+    assert "was not admitted" in done.stderr and "request (4) > maximum capacity (0)" in done.stderr
     assert gke.left() == [] and gke.cluster.get("workloads", "-n", gke.space) == []
 
 

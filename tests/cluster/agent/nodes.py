@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.cluster.agent.api import Api, Object, Refused, timestamp
+from tests.cluster.versions import KUBERNETES
 
 GKE = "cloud.google.com/"
 PROVISIONING = (
@@ -197,7 +198,7 @@ class Nodes:
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
                 "nodeInfo": {
                     "machineID": node.name, "systemUUID": node.name, "bootID": node.name, "kernelVersion": "test",
-                    "osImage": "tests/cluster", "containerRuntimeVersion": "agent://1", "kubeletVersion": "v1.34.4",
+                    "osImage": "tests/cluster", "containerRuntimeVersion": "agent://1", "kubeletVersion": KUBERNETES,
                     "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
                 },
             },

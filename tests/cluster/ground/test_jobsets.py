@@ -119,7 +119,7 @@ ONE_SLICE = 8  # chips
 
 @pytest.mark.parametrize(
     ("quota", "accelerator", "why"),
-    [(0, "tpu-v5p-slice", "request > maximum capacity (8 > 0)"), (64, "tpu-v99", "doesn't match node affinity")],
+    [(0, "tpu-v5p-slice", "request (8) > maximum capacity (0)"), (64, "tpu-v99", "doesn't match node affinity")],
     ids=["no-quota", "no-such-flavor"],
 )
 def test_a_jobset_that_is_never_admitted_has_no_pod_and_its_workload_says_why(

@@ -68,7 +68,9 @@ class ControlPlane:
         self._start_etcd()
         self._start_server()
         self._wait(self._server_is_ready, "the API server")
-        manifests = {name: processes.manifests(name) for name in processes.NAMES}
+        authority = self.authority.certificate.read_bytes()
+        ports = {name: webhook for name, (webhook, _) in self._of_controllers.items()}
+        manifests = {name: processes.manifests(name, port, authority) for name, port in ports.items()}
         every = [document for documents in manifests.values() for document in documents]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(self.apply, [each for each in every if each["kind"] == "Namespace"]))
@@ -83,11 +85,11 @@ class ControlPlane:
         for name, documents in manifests.items():
             self._start_controller(name, documents)
         for name, documents in manifests.items():
-            webhook, health = self._of_controllers[name]
+            health = self._of_controllers[name][1]
             self._wait(lambda port=health: _answers(port, "/readyz"), name)  # type: ignore[misc]
             for document in documents:
                 if document["kind"] in processes.WEBHOOKS:
-                    self.apply(processes.by_url(document, webhook, self.authority.certificate.read_bytes()))
+                    self.apply(document)
 
     def kubeconfig(
         self, path: Path, user: str, groups: Sequence[str] = (), url: str = "", namespace: str = "default"

@@ -176,16 +176,18 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) 
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 
 
-NAMES = ("jobset", "kueue")
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 LEFT_OUT = ("Deployment", "Service", "APIService", "Secret", "ConfigMap", *WEBHOOKS)  # of the controllers' manifests
 
 
-def manifests(name: str) -> list[dict[str, Any]]:
+def manifests(name: str, port: int, ca: bytes) -> list[dict[str, Any]]:
+    """Return what a controller comes with. Its webhooks, which also convert its objects, are at a port of 127.0.0.1."""
     documents = [each for each in yaml.load_all((cache() / f"{name}.yaml").read_bytes(), yaml.CSafeLoader) if each]
     for document in documents:
-        if document["kind"] == "CustomResourceDefinition":
-            document["spec"].pop("conversion", None)  # each has one version
+        convert = document.get("spec", {}).get("conversion", {}).get("webhook")
+        for hook in (*document.get("webhooks", ()), *([convert] if convert else ())):
+            path, bundle = hook["clientConfig"]["service"]["path"], base64.b64encode(ca).decode()
+            hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": bundle}
     return documents
 
 
@@ -208,10 +210,3 @@ def with_files_at(place: str, pair: Pair, words: Sequence[str | Path]) -> list[s
     script = f'mount -t tmpfs none /etc && mkdir -p {place} && {copies} && exec "$@"'
     rootless = [] if os.geteuid() == 0 else ["-Ur"]
     return ["unshare", *rootless, "-m", "setpriv", "--pdeathsig", "KILL", "sh", "-c", script, "sh", *words]
-
-
-def by_url(document: dict[str, Any], port: int, ca: bytes) -> dict[str, Any]:
-    for webhook in document["webhooks"]:
-        path = webhook["clientConfig"]["service"]["path"]
-        webhook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": base64.b64encode(ca).decode()}
-    return document

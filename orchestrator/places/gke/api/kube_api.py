@@ -106,7 +106,7 @@ TIMEOUT_S = 15.0
 PAGE_ROWS = 500
 MAX_PAGES = 1000
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-KUEUE = ("v1beta1", "v1beta2")  # of its API, the older one first: 0.14 serves no other
+KUEUE = ("v1beta2", "v1beta1")  # of its API, the newest first: 0.15 and later serve it, 0.14 only the older
 LOG_SILENCE_S = 3600.0  # a job may be silent for long; the end of the connection is noticed by TCP keep-alive
 
 _log = logging.getLogger("tpujob.gke")

@@ -157,11 +157,11 @@ def test_a_workload_is_read_in_the_version_that_kueue_serves(cloud: ClusterCloud
     reserved = condition("QuotaReserved", status="False", message="insufficient quota")
     made = {"name": "w", "namespace": "team", "labels": {"kueue.x-k8s.io/job-uid": "uid-1"}}
     store.put(
-        "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/w",
+        "/apis/kueue.x-k8s.io/v1beta1/namespaces/team/workloads/w",
         {"metadata": made, "status": {"conditions": [reserved]}},
     )
     for unserved in (httpx2.Response(404, text="404 page not found\n"), refusal(404, "NotFound")):
-        store.instead = lambda call, answer=unserved: answer if "kueue.x-k8s.io/v1beta1" in str(call.url) else None
+        store.instead = lambda call, answer=unserved: answer if "kueue.x-k8s.io/v1beta2" in str(call.url) else None
         seen = cloud.get(NAME)
         assert seen is not None and "insufficient quota" in seen.native_state
 
