@@ -13,7 +13,7 @@ with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put de
         package_dir={"orchestrator.examples": "jobs"},
         package_data={
             "orchestrator": ["py.typed"],
-            "orchestrator.catalog": ["*.csv"],
+            "orchestrator.catalog": ["*.csv", "*.json.gz"],
             "orchestrator.promise.ledger": ["*.sql"],
             "orchestrator.report.page": ["assets/*"],
             "orchestrator.examples": ["**/*.yaml", "**/*.py"],

@@ -11,6 +11,17 @@ from orchestrator.catalog import rows_of, sizes_of
 
 ACCELERATOR_LABEL = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
+CHIPS_LABEL = "cloud.google.com/gke-accelerator-count"  # of a node
+LABELS = (ACCELERATOR_LABEL, TOPOLOGY_LABEL, CHIPS_LABEL)
+SPOT_LABEL, FLEX_START_LABEL, QUEUED_LABEL = (
+    f"cloud.google.com/gke-{each}" for each in ("spot", "flex-start", "queued")
+)
+# Of a reservation: its project, its name, a block of it, and a part of that.
+RESERVATION_LABELS = tuple(
+    f"cloud.google.com/reservation-{each}" for each in ("project", "name", "blocks", "subblocks")
+)
+CAPACITY_LABELS = (SPOT_LABEL, FLEX_START_LABEL, QUEUED_LABEL, *RESERVATION_LABELS)
+TPU = "google.com/tpu"  # the resource: chips
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 NAMESPACE = "default"
 
@@ -22,13 +23,15 @@ class ClusterWish:
     reservation: str | None = None
     machine_type: str | None = None
     privileged: bool | None = None
+    host_network: bool | None = None
+    pod: tuple[Mapping[str, Any], ...] = ()  # fragments, which are merged in this order
 
     def over(self, other: ClusterWish) -> ClusterWish:
-        """Return this wish, and `other` where it says nothing. `context` and `cluster` name one thing."""
+        """Return this wish, and `other` where it says nothing. `context` and `cluster` name one thing; fragments add up."""
         said = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
         if self.context is not None or self.cluster is not None:
             other = replace(other, context=None, cluster=None)
-        return replace(other, **said)
+        return replace(other, **said | {"pod": other.pod + self.pod})
 
 
 NO_WISH = ClusterWish()
@@ -45,9 +48,11 @@ class ClusterTarget:
     queue: str | None = None  # a LocalQueue of Kueue; None: without Kueue
     priority: str | None = None  # a WorkloadPriorityClass of Kueue
     service_account: str | None = None  # of Kubernetes
-    reservation: str | None = None  # of the nodes; a name, or projects/P/reservations/R
+    reservation: str | None = None  # of the nodes; R, or projects/P/reservations/R, and a block of it
     machine_type: str | None = None  # None: the default form of the accelerator type
-    privileged: bool = True
+    privileged: bool = False
+    host_network: bool = False
+    pod: tuple[Mapping[str, Any], ...] = ()  # fragments, which are merged in this order
 
     @property
     def location(self) -> str | None:
@@ -84,4 +89,4 @@ def target_of(wish: ClusterWish, *, reserved: bool) -> ClusterTarget:
     assert wish.image is not None, "the problems of the wish come first"
     reservation = wish.reservation if reserved else None
     found = asdict(wish) | {"namespace": wish.namespace or NAMESPACE, "reservation": reservation}
-    return ClusterTarget(**found | {"privileged": wish.privileged is not False})
+    return ClusterTarget(**found | {key: found[key] is True for key in ("privileged", "host_network")})

@@ -13,7 +13,7 @@ from orchestrator.errors import JobSpecError
 from orchestrator.job.cluster import ClusterWish
 from orchestrator.job.json_schema import OR_NULL, TEXT_OR_NULL, Section
 from orchestrator.job.mistakes import explain, messages
-from orchestrator.job.rules import cross_field_rules, field_rules, gke
+from orchestrator.job.rules import cross_field_rules, env, field_rules, gke
 from orchestrator.job.rules import notify as notify_rules
 from orchestrator.job.source import yaml_source
 from orchestrator.job.source.yaml_source import Mistake, Path
@@ -93,7 +93,8 @@ class GkeSection(Section):
     reservation: Annotated[str | None, BeforeValidator(gke.reservation), Shape(TEXT_OR_NULL)] = Field(
         default=None,
         description="The reservation of the nodes, with `tpu.provisioning: reserved`: its name, or "
-        "`projects/P/reservations/NAME`.",
+        "`projects/P/reservations/NAME`. For a block, add `/reservationBlocks/B`, for a part of it also "
+        "`/reservationSubBlocks/S`.",
     )
     machine_type: Annotated[str | None, Shape(TEXT_OR_NULL)] = Field(
         default=None,
@@ -101,15 +102,26 @@ class GkeSection(Section):
         "out: the usual one. Not in the settings.",
     )
     privileged: bool = Field(
-        default=True,
-        description="Run the container privileged, as the nodes of GKE before 1.28 need it to reach TPUs. `false`: where the "
-        "cluster does not allow that.",
+        default=False,
+        description="Run the container privileged, as the nodes of GKE before 1.28 need it to reach TPUs. Newer ones do "
+        "without, and Autopilot and Pod Security `baseline` refuse it.",
+    )
+    host_network: bool = Field(
+        default=False,
+        description="Give pods the network of their node, which is faster at scale. It breaks Workload Identity and Cloud "
+        "Storage FUSE: pods then have the rights of the node's account.",
+    )
+    pod: Annotated[dict[str, Any] | None, Shape({"anyOf": [{"type": "object"}, {"type": "null"}]})] = Field(
+        default=None,
+        description="A fragment of a PodSpec, and of the pod's `metadata`, that is merged into the pod as "
+        "`kubectl patch --type=strategic` does. The container is `job`. A job's fragment is merged after that of the settings.",
     )
 
     @property
     def wish(self) -> ClusterWish:
         """Return what the section says."""
-        return ClusterWish(**{key: getattr(self, key) for key in self.model_fields_set})
+        said = {key: getattr(self, key) for key in self.model_fields_set}
+        return ClusterWish(**said | {"pod": () if self.pod is None else (self.pod,)})
 
 
 _EVENTS = {"type": "array", "items": {"type": "string", "enum": list(notify_rules.EVENTS)}}
@@ -191,6 +203,7 @@ def of_settings(text: str, file: str, name: str) -> AccessWish | ClusterWish | N
 
 def _gke_problems(section: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from gke.section_problems(section)
+    yield from env.secret_problems(section.get("pod"), ("gke", "pod"))
     if section.get("machine_type") is not None:
         yield ("gke", "machine_type"), "belongs to the accelerator type of a job; write it in the job file"
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from orchestrator.places.gke.preparation import to_yaml
 from tests import ROOT
 from tests.cluster.fixture import Cluster
 from tests.cluster.gke_fixture import HOLD, Gke
-from tests.cluster.jobsets import ended, pods
+from tests.cluster.jobsets import ended, jobset, pods, submit
 from tests.unit.api.jobs.test_exporting import World, world
+from tests.unit.places.gke.objects.test_manifest import FRAGMENT
 from tests.unit.places.gke.objects.test_plan import CAPACITIES, job
 from tests.waiting import until
 
@@ -61,6 +63,82 @@ def test_results_in_a_bucket_outlive_the_pods_and_their_logs(gke: Gke) -> None:
         assert done.returncode == 0 and big.stat().st_size == 3_000_000, done.text
     finally:
         control.stop(gke.emulator_directory)
+
+
+def test_hosts_of_four_chips_are_not_put_on_an_idle_host_of_eight(gke: Gke) -> None:
+    other = jobset("eight", "true", hosts=1, accelerator="tpu-v6e-slice", topology="2x4", chips=8)
+    submit(gke.cluster, gke.space, other)
+    assert ended(gke.cluster, gke.space, "eight")["type"] == "Completed"
+    done = gke.run("true", queue=None, tpu={"accelerator": "v6e-8"}, gke={"machine_type": "ct6e-standard-4t"})
+    assert done.returncode == 0 and "2 nodes of pool v6e-8-2-pool-" in done.text, done.text
+
+
+POD = {
+    "metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}},
+    "priorityClassName": "system-cluster-critical",  # which is there without an admin
+    "tolerations": [{"key": "team", "operator": "Exists"}],
+    "volumes": [{"name": "data", "emptyDir": {}}, {"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}}],
+    "containers": [{
+        "name": "job", "resources": {"requests": {"cpu": "2"}}, "env": [{"name": "GREETING", "value": "hi"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }],
+}  # fmt: skip
+
+
+def test_what_a_job_says_of_its_pod_is_in_it_and_flex_start_nodes_take_it(gke: Gke) -> None:
+    script = f'{HOLD}echo "$GREETING" >/data/a\ncat /data/a\n'
+    tpu = {"provisioning": "flex-start"}
+    command = gke.running(script, gke={"pod": POD}, tpu=tpu, env={"OTHER": "x"})
+    (pod,) = gke.pods()
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert pod["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    assert (spec["priorityClassName"], container["resources"]["requests"]["cpu"]) == ("system-cluster-critical", "2")
+    assert {"google.com/tpu", "team", "cloud.google.com/gke-flex-start"} <= {
+        each["key"] for each in spec["tolerations"]
+    }
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in spec["volumes"]
+    gke.let_go()
+    done = gke.end(command)
+    assert done.returncode == 0 and "worker0 | hi" in done.text, done.text
+
+
+def test_a_pod_is_merged_as_kubectl_patches_it(tmp_path: Path) -> None:
+    job_of = documents(job())[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    (tmp_path / "pod.json").write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **job_of}))
+    patch = {"metadata": FRAGMENT["metadata"], "spec": {key: FRAGMENT[key] for key in FRAGMENT if key != "metadata"}}
+    words = ("kubectl", "patch", "--local", "-f", str(tmp_path / "pod.json"), "--type=strategic", "-o", "json", "-p")
+    done = subprocess.run([*words, json.dumps(patch)], text=True, capture_output=True, check=True)
+    wanted = json.loads(done.stdout)
+    found = documents(job(pod=(FRAGMENT,)))[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    assert by_name(found["spec"]) == by_name(wanted["spec"])
+    assert found["metadata"] == wanted["metadata"]
+
+
+def by_name(part: Any) -> Any:
+    """The same without an order in lists whose items have names, and with quantities as Kubernetes writes them."""
+    if isinstance(part, dict):
+        return {key: by_name(value) for key, value in part.items()}
+    if not isinstance(part, list):
+        return str(part)
+    return sorted(map(by_name, part), key=lambda each: json.dumps(each, sort_keys=True))
+
+
+@pytest.mark.parametrize(("keys", "refused"), [
+    ({}, None), ({"privileged": True}, "privileged"), ({"host_network": True}, "host namespaces"),
+])  # fmt: skip
+def test_pod_security_baseline_admits_the_usual_pod(
+    cluster: Cluster, keys: dict[str, Any], refused: str | None
+) -> None:
+    space = cluster.namespace()
+    cluster.kubectl("label", "namespace", space, "pod-security.kubernetes.io/enforce=baseline")
+    made = documents(job(namespace=space, **keys))[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **made, "metadata": {"name": "p", "namespace": space}}
+    line = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", "create", "--dry-run=server", "-f", "-"]
+    done = subprocess.run(line, input=json.dumps(pod), text=True, capture_output=True, check=False)
+    if refused is None:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert 'violates PodSecurity "baseline:latest"' in done.stderr and refused in done.stderr
 
 
 def test_what_no_pod_can_is_refused_with_the_reason(gke: Gke) -> None:

@@ -216,6 +216,8 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
     ("access: {ssh_proxy_command: 'nc %q'}\n", "`%q` means nothing here"),
     ("access: {tags: [A]}\n", "not a network tag"),
     ("gke: {image: 'a b'}\n", "gke.image: `a b` is not a container image"),
+    ("gke:\n  pod: {nodeNam: a}\n", ":2: gke.pod.nodeNam: is no field of a pod; did you mean `nodeName`?"),
+    ("gke:\n  pod: {nodeSelector: {a: '${env:B}'}}\n", ":2: gke.pod.nodeSelector.a: `${env:…}` is read only in `env:`"),
     ("gke:\n  imgae: a\n", ":2: gke.imgae: unknown key; did you mean `image`?"),
     ("gke:\n  context: a\n  cluster: projects/p-123/locations/us-east5/clusters/c\n",
      ":3: gke.cluster: and `context` both"),

@@ -138,6 +138,8 @@ class Gke(_Values):
     reservation: str | None = None
     machine_type: str | None = None
     privileged: bool | None = None
+    host_network: bool | None = None
+    pod: Mapping[str, Any] | None = None  #: a fragment of a PodSpec, merged into the pod
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

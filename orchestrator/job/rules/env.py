@@ -84,7 +84,8 @@ def secret_problems(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
         if redaction.has_secret_shape(value):
             yield path, _keep_out(str(path[-1]) if path[:1] == ("env",) else "TOKEN")
         if "${env:" in value and path[:1] != ("env",) and path not in _ADDRESSES:
-            yield path, "`${env:…}` is read only in `env:`; set a variable there and use it here as $NAME"
+            use = ", which the pod gets from a Secret" if path[:2] == ("gke", "pod") else " and use it here as $NAME"
+            yield path, f"`${{env:…}}` is read only in `env:`; set a variable there{use}"
 
 
 def _keep_out(name: str) -> str:

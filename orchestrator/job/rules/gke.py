@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator import catalog
 from orchestrator.catalog import gke
+from orchestrator.job.rules import pod
 from orchestrator.job.source.yaml_source import Path
 from orchestrator.text.names import for_display
 
@@ -15,7 +16,10 @@ _CLUSTER = re.compile(
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,510}")
-_RESERVATION = re.compile(r"(projects/[a-z0-9.:-]{4,100}/reservations/)?[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_PART = "[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
+_RESERVATION = re.compile(
+    rf"(projects/[a-z0-9.:-]{{4,100}}/reservations/)?{_PART}(/reservationBlocks/{_PART}(/reservationSubBlocks/{_PART})?)?"
+)
 
 
 def cluster(value: Any) -> Any:
@@ -54,7 +58,8 @@ def image(value: Any) -> Any:
 
 def reservation(value: Any) -> Any:
     """Return the name or the path of a reservation."""
-    return _matching(value, _RESERVATION, "a reservation: its name, or projects/P/reservations/NAME")
+    what = "a reservation: NAME or projects/P/reservations/NAME, and of a block /reservationBlocks/B[/reservationSubBlocks/S]"
+    return _matching(value, _RESERVATION, what)
 
 
 def _matching(value: Any, pattern: re.Pattern[str], what: str) -> Any:
@@ -80,3 +85,5 @@ def section_problems(section: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield what does not go together in a `gke:` section, of a job or of the settings."""
     if section.get("context") is not None and section.get("cluster") is not None:
         yield ("gke", "cluster"), "and `context` both name the cluster; remove one of them"
+    if isinstance(fragment := section.get("pod"), Mapping):
+        yield from pod.problems(fragment, ("gke", "pod"))

@@ -15,10 +15,14 @@ PROVISIONING = (
     f"{GKE}gke-spot",
     f"{GKE}gke-flex-start",
     f"{GKE}gke-queued",
-    f"{GKE}reservation-name",
+    *(f"{GKE}reservation-{each}" for each in ("project", "name", "blocks", "subblocks")),
     f"{GKE}compute-class",
 )
-TAINTED = (f"{GKE}gke-spot", f"{GKE}gke-queued")  # nodes of these also repel pods that do not tolerate it
+TAINTED = (
+    f"{GKE}gke-spot",
+    f"{GKE}gke-queued",
+    f"{GKE}gke-flex-start",
+)  # their nodes repel pods that do not tolerate it
 ZONE = "us-central2-b"
 OF_NAMESPACE = "tests/namespace"  # whose pods a node is for: no test gets the node that another one waits for
 

@@ -184,16 +184,69 @@ def test_a_job_on_a_cluster_says_where_and_as_what_it_runs() -> None:
     text = (
         JOB + f"tpu: {{accelerator: tpu-7x-16, slices: 2, provisioning: reserved, wait: 6h}}\n"
         f"gke: {{cluster: {CLUSTER}, namespace: team-a, queue: tpu, priority: high, image: 'us-docker.pkg.dev/p/r/i:1',\n"
-        "  service_account: trainer, reservation: projects/my-project/reservations/r1}\n"
+        "  service_account: trainer, reservation: projects/my-project/reservations/r1/reservationBlocks/b1,\n"
+        "  host_network: true, pod: {priorityClassName: urgent}}\n"
     )
     spec = job_spec.load(text, path="j.yaml")
     assert (spec.tpu.accelerator, spec.tpu.slices, spec.tpu.wait) == ("tpu7x-16", 2, 6 * 3600)
     assert spec.tpu.effective_provisioning is Provisioning.RESERVED
     assert spec.gke.wish == ClusterWish(
         cluster=CLUSTER, namespace="team-a", queue="tpu", priority="high", image="us-docker.pkg.dev/p/r/i:1",
-        service_account="trainer", reservation="projects/my-project/reservations/r1",
+        service_account="trainer", reservation="projects/my-project/reservations/r1/reservationBlocks/b1", host_network=True,
+        pod=({"priorityClassName": "urgent"},),
     )  # fmt: skip
     assert spec.warnings() == []
+
+
+POD = [  # what `gke.pod` may not say, and what is said of it
+    ("nodeSelectr: {}", ".nodeSelectr: is no field of a pod; did you mean `nodeSelector`?"),
+    ("securityContext: {x: 1}", ".securityContext.x: is no field of a pod; known here: appArmorProfile, fsGroup"),
+    ("nodeSelector: {a: 1}", ".nodeSelector.a: is not text; put a number or a truth value in quotes"),
+    ("hostPID: 'yes'", ".hostPID: is not `true` or `false`"),
+    ("priority: true", ".priority: is not a whole number"),
+    ("tolerations: {key: a}", ".tolerations: is not a list"),
+    ("volumes: [data]", ".volumes[0]: is not a mapping"),
+    ("volumes: [{emptyDir: {}}]", ".volumes[0]: lacks `name`, by which it is merged; add it"),
+    ("tolerations: [{$patch: delete}]", ".tolerations[0].$patch: is no field of a pod"),
+    ("activeDeadlineSeconds: null", ".activeDeadlineSeconds: ends the job when no machine of yours is left"),
+    ("nodeSelector: null", ".nodeSelector: has what tpujob writes into it; name what you want to remove"),
+    ("containers: [{name: job, volumeMounts: null}]", ".containers[0].volumeMounts: has what tpujob writes into it"),
+    ("containers: [{name: job, command: [sh]}]", ".containers[0].command: is tpujob's program, which runs the job"),
+    (
+        "containers: [{name: job, resources: {limits: {google.com/tpu: 1}}}]",
+        ".containers[0].resources.limits.google.com/tpu: follows from `tpu.accelerator`: a pod has all chips of its host",
+    ),
+    ("containers: [{name: log}]", ".containers[0]: a container beside `job` does not end with the job"),
+    ("containers: [{name: job, $patch: delete}]", ".containers[0]: is the container of the job; remove `$patch`"),
+    (
+        "containers: [{name: job, volumeMounts: [{mountPath: /tpujob/in, $patch: delete}]}]",
+        ".containers[0].volumeMounts[0]: holds what the pod runs, below /tpujob",
+    ),
+    ("volumes: [{name: run, $patch: delete}]", ".volumes[0]: holds what the pod runs, below /tpujob"),
+    (
+        "containers: [{name: job, env: [{name: TPUJOB_X, value: a}]}]",
+        ".containers[0].env[0]: is set by tpujob on every worker; choose another name",
+    ),
+    (
+        "containers: [{name: job, env: [{name: API_TOKEN, value: abcdefgh12345678}]}]",
+        ".containers[0].env[0]: looks like a secret, and files are shared; export it and write `env: {API_TOKEN: ",
+    ),
+    (
+        "containers: [{name: job, env: [{name: A, value: '${env:HOME}'}]}]",
+        ".containers[0].env[0].value: `${env:…}` is read "
+        "only in `env:`; set a variable there, which the pod gets from a Secret",
+    ),
+    (
+        "nodeSelector: {cloud.google.com/gke-accelerator-count: '8'}",
+        ".nodeSelector.cloud.google.com/gke-accelerator-count: follows from `tpu.accelerator` and `gke.machine_type`",
+    ),
+    (
+        "nodeSelector: {cloud.google.com/gke-spot: 'true'}",
+        ".nodeSelector.cloud.google.com/gke-spot: follows from `tpu.provisioning`",
+    ),
+    ("metadata: {labels: {tpujob-run: x}}", ".metadata.labels.tpujob-run: is a label of tpujob; choose another name"),
+    ("hostNetwork: true", ".hostNetwork: is `gke.host_network`; write it there"),
+]
 
 
 @pytest.mark.parametrize(("text", "line"), [
@@ -235,6 +288,7 @@ def test_a_job_on_a_cluster_says_where_and_as_what_it_runs() -> None:
     ("gke: {machine_type: ct5p-hightpu-4t}",
      "gke.machine_type: `ct5p-hightpu-4t` does not make a v5litepod-8; write ct5lp-hightpu-8t or ct5lp-hightpu-4t"),
     ("gke: {imge: x}", "gke.imge: unknown key; did you mean `image`?"),
+    *((f"gke: {{pod: {{{text}}}}}", f"gke.pod{line}") for text, line in POD),
 ])  # fmt: skip
 def test_what_means_nothing_on_a_cluster_is_refused_by_name(text: str, line: str) -> None:
     (found,) = mistakes(f"{JOB}{text}\n")

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.catalog.gke import GkeSlice
+from orchestrator.catalog.gke import TPU, GkeSlice
 from orchestrator.errors import UserError
 from orchestrator.job.cluster import ClusterTarget
+from orchestrator.job.rules import pod as pod_rules
+from orchestrator.job.rules.pod import CONTAINER
 from orchestrator.places.gke.objects import nodes
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.text import names
@@ -103,8 +105,8 @@ TOO_LARGE = (
 
 LIFE = "tpujob-life-seconds"  # annotation of the JobSet: from its creation to its end at the latest
 ACCELERATOR = "tpujob-accelerator"  # annotation of the JobSet: the type that its job asked for
-SLICE, CONTAINER = "slice", "job"  # the replicated job, and its container
-IN, RUN = "/tpujob/in", "/tpujob/run"
+SLICE = "slice"  # the replicated job
+IN, RUN = f"{pod_rules.OWN}/in", f"{pod_rules.OWN}/run"
 COMMAND = ("python3", "-IS", f"{IN}/agent.zip", "pod", IN, RUN)
 GRACE_S = 60
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
@@ -210,8 +212,18 @@ def _job(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
         "completionMode": "Indexed",
         "backoffLimit": 0,
         "activeDeadlineSeconds": int(job.deadlines.job_s),
-        "template": {"metadata": _labeled(job), "spec": _pod(job, where)},
+        "template": _pod_template(job, where),
     }
+
+
+def _pod_template(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
+    """The pod, with what `gke.pod` of the settings and then of the job make of it."""
+    pod = {"metadata": _labeled(job), **_pod(job, where)}
+    for fragment in job.target.pod:
+        pod = pod_rules.merged(pod, fragment)
+    if job.target.pod and (lacking := list(pod_rules.incomplete(pod))):
+        raise UserError(f"gke.pod: {lacking[0]}", hint="docs/gke.md says how `gke.pod` is merged")
+    return {"metadata": pod.pop("metadata"), "spec": pod}
 
 
 def _pod(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
@@ -221,6 +233,7 @@ def _pod(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
         "terminationGracePeriodSeconds": GRACE_S,
         "activeDeadlineSeconds": int(job.deadlines.pod_s),
         **({} if account is None else {"serviceAccountName": account}),
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if job.target.host_network else {}),
         "nodeSelector": dict(where.node_selector),
         "tolerations": [dict(each) for each in where.tolerations],
         "containers": [_container(job)],
@@ -233,7 +246,7 @@ def _pod(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
 
 
 def _container(job: ClusterJob) -> dict[str, Any]:
-    chips = {nodes.TPU: job.slice.chips_per_host}
+    chips = {TPU: job.slice.chips_per_host}
     secret = {"envFrom": [{"secretRef": {"name": job.name}}]} if job.program.secrets else {}
     return {
         "name": CONTAINER,

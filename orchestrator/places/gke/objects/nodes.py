@@ -3,6 +3,7 @@
 Nodes are the cluster's: they are named and watched, and never deleted here.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,7 @@ from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke
 from orchestrator.catalog.gke import GkeSlice
 
-TPU = "google.com/tpu"
-SPOT, FLEX_START = "cloud.google.com/gke-spot", "cloud.google.com/gke-flex-start"
-QUEUED, RUN_LIMIT = "cloud.google.com/gke-queued", "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
-RESERVATION, RESERVATION_PROJECT = "cloud.google.com/reservation-name", "cloud.google.com/reservation-project"
+RUN_LIMIT = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
 LONGEST_FLEX_S = 7 * 86400  # of flex-start
 
 
@@ -44,30 +42,42 @@ class Placement:
 def placement(of: GkeSlice, capacity: Capacity, *, job_s: float) -> Placement:
     """Return where the pods of a slice are to run. `job_s`: the deadline of the Job, for which its nodes are asked for.
 
-    No node pool is named: the cluster has the choice, and a pool that is named would be scaled beyond its slice.
+    No node pool is named: the cluster has the choice, and a pool that is named would be scaled beyond its slice. The chips of
+    a node tell the machine types of a topology apart. Node auto-provisioning reads and sets that label for TPUs, as it does not
+    the instance type (GKE's autoscaler at 7d25050, pkg/autoprovisioning/tpu_requests.go), and a flavor of Kueue that leaves it
+    out fits all of them.
     """
-    selector = {gke.ACCELERATOR_LABEL: of.accelerator, gke.TOPOLOGY_LABEL: of.topology}
-    tolerations: list[Mapping[str, Any]] = [{"key": TPU, "operator": "Exists", "effect": "NoSchedule"}]
+    selector = {
+        gke.ACCELERATOR_LABEL: of.accelerator,
+        gke.TOPOLOGY_LABEL: of.topology,
+        gke.CHIPS_LABEL: str(of.chips_per_host),
+    }
+    tolerations: list[Mapping[str, Any]] = [{"key": gke.TPU, "operator": "Exists", "effect": "NoSchedule"}]
     annotations: dict[str, str] = {}
-    if capacity.provisioning is Provisioning.SPOT:
-        selector[SPOT] = "true"
-        tolerations.append(_tolerated(SPOT))
-    elif capacity.provisioning is Provisioning.FLEX_START and capacity.together:
-        selector[QUEUED] = "true"
-        tolerations.append(_tolerated(QUEUED))
+    if key := _LABELS.get((capacity.provisioning, capacity.together)):
+        selector[key] = "true"
+        tolerations.append({"key": key, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
+    if key == gke.QUEUED_LABEL:
         annotations[RUN_LIMIT] = str(min(int(job_s), LONGEST_FLEX_S))
-    elif capacity.provisioning is Provisioning.FLEX_START:
-        selector[FLEX_START] = "true"
-    elif capacity.reservation is not None:
-        place, _, name = capacity.reservation.rpartition("/reservations/")
-        selector[RESERVATION] = name
-        if place:
-            selector[RESERVATION_PROJECT] = place.removeprefix("projects/")
+    if capacity.reservation is not None:
+        found = _RESERVATION.fullmatch(capacity.reservation)
+        assert found is not None, "the rules of the job file have checked it"
+        # Not reservation-affinity: with a name it is `specific` anyway, and pools that were made without it lack the label.
+        parts = zip(gke.RESERVATION_LABELS, found.groups(), strict=True)
+        selector |= {label: part for label, part in parts if part is not None}
     return Placement(selector, tuple(tolerations), annotations)
 
 
-def _tolerated(key: str) -> Mapping[str, Any]:
-    return {"key": key, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+_LABELS = {
+    (Provisioning.SPOT, False): gke.SPOT_LABEL,
+    (
+        Provisioning.FLEX_START,
+        False,
+    ): gke.FLEX_START_LABEL,  # nodes that were made for pods with the toleration have the taint
+    (Provisioning.FLEX_START, True): gke.QUEUED_LABEL,
+}
+_PARTS = "(?:/reservationBlocks/([^/]+)(?:/reservationSubBlocks/([^/]+))?)?"
+_RESERVATION = re.compile(f"(?:projects/([^/]+)/reservations/)?([^/]+){_PARTS}")
 
 
 @dataclass(frozen=True, slots=True)

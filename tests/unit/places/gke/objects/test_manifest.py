@@ -1,12 +1,10 @@
 """The objects of a job on a cluster, and their YAML: what the schema of JobSet accepts, and what no schema sees."""
 
 import base64
-import gzip
 import itertools
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -16,16 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.capacity.provisioning import Provisioning
-from orchestrator.catalog import gke
+from orchestrator.catalog import gke, jobset
 from orchestrator.errors import UserError
 from orchestrator.job.source import yaml_source
-from orchestrator.places.gke.objects.manifest import MAX_BYTES, ClusterJob, PodProgram, documents, room_for_code
+from orchestrator.places.gke.objects.manifest import (
+    IN,
+    MAX_BYTES,
+    RUN,
+    ClusterJob,
+    PodProgram,
+    documents,
+    room_for_code,
+)
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.preparation import to_yaml
 from tests.unit.places.gke.objects.test_plan import CAPACITIES, NAME, PROGRAM, job
 
-SCHEMA = json.loads(gzip.decompress(Path(__file__).with_name("jobset-schema.json.gz").read_bytes()))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VALIDATOR = jsonschema.Draft202012Validator(jobset.schema())
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 KINDS = tuple(itertools.product(CAPACITIES.values(), (None, "tpu"), (1, 2)))
@@ -66,7 +71,7 @@ def environment_of(jobset: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in found}
 
 
-def check(made: ClusterJob) -> None:
+def check(made: ClusterJob, requests: dict[str, Any] | None = None) -> None:
     """Raise AssertionError or ValidationError for a JobSet that no control plane would take."""
     jobset = jobset_of(made)
     VALIDATOR.validate(jobset)
@@ -83,7 +88,8 @@ def check(made: ClusterJob) -> None:
     assert job_of(jobset)["completions"] == hosts
     assert len(f"{jobset['metadata']['name']}-slice-{replicas - 1}-{hosts - 1}-xxxxx") <= 63
     resources = container_of(jobset)["resources"]
-    assert resources["requests"] == resources["limits"] == {"google.com/tpu": made.slice.chips_per_host}
+    assert resources["limits"] == {"google.com/tpu": made.slice.chips_per_host}
+    assert resources["requests"] == (requests or resources["limits"])
     assert hosts * replicas * made.slice.chips_per_host == made.slices * made.slice.kind.chips
 
 
@@ -126,10 +132,6 @@ def test_a_slice_of_several_hosts_is_one_job_of_as_many_pods_in_one_node_pool() 
         jobset["metadata"]["annotations"]["alpha.jobset.sigs.k8s.io/exclusive-topology"]
         == "cloud.google.com/gke-nodepool"
     )
-    assert pod_of(jobset)["nodeSelector"] == {
-        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
-        "cloud.google.com/gke-tpu-topology": "4x4",
-    }
 
 
 def test_hosts_of_single_host_slices_may_share_their_node_pool_with_other_jobs() -> None:
@@ -138,10 +140,18 @@ def test_hosts_of_single_host_slices_may_share_their_node_pool_with_other_jobs()
     assert "alpha.jobset.sigs.k8s.io/exclusive-topology" not in jobset["metadata"]["annotations"]
 
 
-def test_eight_chips_are_two_hosts_with_the_other_machine_type() -> None:
-    jobset = jobset_of(job("v6e-8", machine_type="ct6e-standard-4t"))
-    assert job_of(jobset)["parallelism"] == 2
-    assert container_of(jobset)["resources"]["limits"] == {"google.com/tpu": 4}
+@pytest.mark.parametrize(("machine_type", "hosts", "chips"), [(None, 1, 8), ("ct6e-standard-4t", 2, 4)])
+def test_eight_chips_are_one_host_or_two_and_each_selects_its_own_nodes(
+    machine_type: str | None, hosts: int, chips: int
+) -> None:
+    jobset = jobset_of(job("v6e-8", machine_type=machine_type))
+    assert job_of(jobset)["parallelism"] == hosts
+    assert container_of(jobset)["resources"]["limits"] == {"google.com/tpu": chips}
+    assert pod_of(jobset)["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "2x4",
+        "cloud.google.com/gke-accelerator-count": str(chips),
+    }
 
 
 def test_several_slices_are_told_of_each_other() -> None:
@@ -190,13 +200,14 @@ def test_kueue_admits_a_job_that_begins_suspended_and_keeps_its_time() -> None:
 
 @pytest.mark.parametrize(("kind", "selector", "tolerated"), [
     ("on-demand", {}, []), ("spot", {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"]),
-    ("flex-start", {"cloud.google.com/gke-flex-start": "true"}, []),
+    ("flex-start", {"cloud.google.com/gke-flex-start": "true"}, ["cloud.google.com/gke-flex-start"]),
     ("flex-start together", {"cloud.google.com/gke-queued": "true"}, ["cloud.google.com/gke-queued"]),
-    ("reserved", {"cloud.google.com/reservation-name": "r1", "cloud.google.com/reservation-project": "my-project"}, []),
+    ("reserved", {f"cloud.google.com/reservation-{key}": value for key, value in (
+        ("project", "my-project"), ("name", "r1"), ("blocks", "b1"), ("subblocks", "s1"))}, []),
 ])  # fmt: skip
 def test_nodes_are_selected_by_their_capacity(kind: str, selector: dict[str, str], tolerated: list[str]) -> None:
     pod = pod_of(jobset_of(job(capacity=CAPACITIES[kind])))
-    own = {key: value for key, value in pod["nodeSelector"].items() if "gke-tpu" not in key}
+    own = {key: value for key, value in pod["nodeSelector"].items() if key not in gke.LABELS}
     assert own == selector
     assert [each["key"] for each in pod["tolerations"]] == ["google.com/tpu", *tolerated]
 
@@ -209,10 +220,15 @@ def test_nodes_that_are_asked_for_together_have_a_time_limit_of_seven_days_at_mo
     assert key not in jobset_of(job(capacity=CAPACITIES["flex-start"]))["metadata"]["annotations"]
 
 
-def test_a_reservation_may_be_named_without_its_project() -> None:
-    pod = pod_of(jobset_of(job(capacity=Capacity(Provisioning.RESERVED, reservation="r1"))))
-    assert pod["nodeSelector"]["cloud.google.com/reservation-name"] == "r1"
-    assert "cloud.google.com/reservation-project" not in pod["nodeSelector"]
+@pytest.mark.parametrize(("reservation", "parts"), [
+    ("r1", {"name": "r1"}), ("r1/reservationBlocks/b1", {"name": "r1", "blocks": "b1"}),
+    ("projects/p/reservations/r1", {"project": "p", "name": "r1"}),
+])  # fmt: skip
+def test_a_reservation_may_be_named_without_its_project_and_its_blocks(reservation: str, parts: dict[str, str]) -> None:
+    pod = pod_of(jobset_of(job(capacity=Capacity(Provisioning.RESERVED, reservation=reservation))))
+    prefix = "cloud.google.com/reservation-"
+    found = {key.removeprefix(prefix): value for key, value in pod["nodeSelector"].items() if key.startswith(prefix)}
+    assert found == parts
 
 
 def test_every_object_and_every_pod_has_the_labels_by_which_it_is_found() -> None:
@@ -262,12 +278,58 @@ def test_secrets_are_in_a_secret_and_nowhere_else() -> None:
 
 
 def test_the_target_is_in_the_pods() -> None:
-    pod = pod_of(jobset_of(job(service_account="trainer", privileged=False)))
-    assert pod["serviceAccountName"] == "trainer"
-    assert "securityContext" not in pod["containers"][0]
+    pod = pod_of(jobset_of(job(service_account="trainer", privileged=True, host_network=True)))
+    assert pod["containers"][0]["securityContext"] == {"privileged": True}
+    named = ("serviceAccountName", "hostNetwork", "dnsPolicy")
+    assert [pod[key] for key in named] == ["trainer", True, "ClusterFirstWithHostNet"]
     usual = pod_of(jobset_of(job()))
-    assert "serviceAccountName" not in usual
-    assert usual["containers"][0]["securityContext"] == {"privileged": True}
+    assert not usual.keys() & set(named) and "securityContext" not in usual["containers"][0]
+
+
+OF_SETTINGS = {"priorityClassName": "low", "tolerations": [{"key": "team"}], "nodeSelector": {"disk": "ssd"}}
+FRAGMENT: dict[str, Any] = {
+    "metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}},
+    "priorityClassName": None,
+    "nodeSelector": {"pool": "a"},
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}]}}},
+    "securityContext": {"fsGroup": 1000},
+    "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+    "volumes": [
+        {"name": "shm", "emptyDir": {"sizeLimit": "16Gi"}},
+        {"name": "data", "csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "b"}}},
+    ],
+    "containers": [{
+        "name": "job", "resources": {"requests": {"cpu": 4, "memory": "64Gi"}},
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        "ports": [{"containerPort": 8080, "$patch": "delete"}, {"containerPort": 8471, "name": "ici"}],
+        "volumeMounts": [{"mountPath": "/data", "name": "data"}, {"mountPath": "/dev/shm", "readOnly": False}],
+        "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},
+    }],
+}  # fmt: skip
+
+
+def test_a_fragment_of_the_settings_and_then_that_of_the_job_are_merged_into_the_pod() -> None:
+    plain, made = jobset_of(job()), job(pod=(OF_SETTINGS, FRAGMENT), program=PodProgram({}, b"a", secrets={"T": "x"}))
+    check(made, {"google.com/tpu": 4, "cpu": 4, "memory": "64Gi"})
+    jobset, before = jobset_of(made), pod_of(plain)
+    metadata, pod, container = job_of(jobset)["template"]["metadata"], pod_of(jobset), container_of(jobset)
+    labels = job_of(plain)["template"]["metadata"]["labels"]
+    assert metadata == {"annotations": {"gke-gcsfuse/volumes": "true"}, "labels": labels}
+    assert "priorityClassName" not in pod  # the job takes back what the settings say
+    assert pod["nodeSelector"] == {**before["nodeSelector"], "disk": "ssd", "pool": "a"}
+    assert pod["tolerations"] == [*before["tolerations"], {"key": "team"}]
+    assert pod["volumes"][2]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    assert [each["name"] for each in pod["volumes"]] == ["in", "run", "shm", "data"]
+    assert [each["containerPort"] for each in container["ports"]] == [8471, 8431]
+    assert [each["mountPath"] for each in container["volumeMounts"]] == [IN, RUN, "/dev/shm", "/data"]
+    assert container["command"] == container_of(plain)["command"] and container["envFrom"]
+    assert [each["name"] for each in container["env"]][-2:] == ["A", "B"]
+
+
+def test_a_fragment_that_makes_no_whole_pod_is_refused() -> None:
+    with pytest.raises(UserError, match=r"gke.pod: containers\[0\].volumeMounts\[3\] lacks `name`; add it"):
+        documents(job(pod=({"containers": [{"name": "job", "volumeMounts": [{"mountPath": "/data"}]}]},)))
 
 
 def test_what_does_not_fit_into_a_config_map_is_refused_with_the_way() -> None:

@@ -211,7 +211,7 @@ def test_of_many_nodes_three_are_named() -> None:
 
 
 NAME = "tpujob-0a1b2c-0123456789"
-RESERVATION = "projects/my-project/reservations/r1"
+RESERVATION = "projects/my-project/reservations/r1/reservationBlocks/b1/reservationSubBlocks/s1"
 CAPACITIES = {
     "on-demand": Capacity(),
     "spot": Capacity(Provisioning.SPOT),
