@@ -171,16 +171,19 @@ class UncollectedRun:
     @property
     def own_error(self) -> errors.TpujobError | None:
         """The error of the run, its results aside; None after a success."""
-        error = recorded_error(self.attempt)
-        return None if isinstance(error, errors.ArtifactError) else error
+        return _own_error(self.attempt)
+
+
+def _own_error(attempt: Attempt) -> errors.TpujobError | None:
+    error = recorded_error(attempt)
+    return None if isinstance(error, errors.ArtifactError) else error
 
 
 def end_of(attempt: Attempt, came: CollectResult, at: float) -> ResultsCollected:
     """Return how an attempt has ended now that its results came, from where its slice has no part."""
-    error = recorded_error(attempt)
-    if error is None or isinstance(error, errors.ArtifactError):
+    error = _own_error(attempt)
+    if error is None:
         try:
-            error = None
             check_collected(came)
         except errors.ArtifactError as missing:
             error = missing

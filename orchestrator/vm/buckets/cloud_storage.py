@@ -60,6 +60,10 @@ class Storage:
         self.failures = 0  # of so many objects in a row the failure might have passed, and did not
         self._no_token_since: float | None = None
 
+    def sparing(self, spare_s: float) -> Storage:
+        """Return one that leaves so many seconds of the time to others."""
+        return Storage(self._environ, lambda: self._left_s() - spare_s)
+
     def send(self, bucket: str, name: str, path: Path) -> str | None:
         """Send a file as an object, in one request. Return None when it arrived, else why not."""
         return self._retried(lambda attempt: self._send_once(attempt, bucket, name, path))

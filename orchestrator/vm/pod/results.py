@@ -24,6 +24,7 @@ from ..files import pack
 from .output import Output
 
 SAY_EVERY_S = 5.0
+INDEX_S = 5.0  # of the time that is left, for the index alone
 PIECE_BYTES = 9000  # of a control line, before base64
 INDEX_BYTES = 1 << 20  # of rows in a log
 SMALL_BYTES = 1 << 20  # read in any case: a large file before it must not cost it
@@ -103,7 +104,8 @@ class Results:
                     said_at = time.monotonic()
                     self.output.control(sent=number + 1, files=len(found))
 
-        failed = dict(upload.copy(Path(self.run), sent(), place, str(self.worker), storage, lambda text: None))
+        in_time = storage.sparing(INDEX_S)
+        failed = dict(upload.copy(Path(self.run), sent(), place, str(self.worker), in_time, lambda text: None))
         rows = [self._judged(row, failed.get(row["path"])) for row in found] + [self._judged(row) for row in refused]
         self.files = len(found) - len(failed)
         ids = {"schema": 1, "attempt": self.request["attempt"], "worker": self.worker}

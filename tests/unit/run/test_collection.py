@@ -10,7 +10,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
+from orchestrator.errors import (
+    ArtifactError,
+    CloudUnavailable,
+    PayloadFailed,
+    Preempted,
+    TpujobError,
+    Unreachable,
+    Vanished,
+)
 from orchestrator.hosts.transfer.collect import CollectionProgress, CollectResult, Problem
 from orchestrator.places.place import End, Standing
 from orchestrator.promise.effects.base import StoodStill
@@ -27,9 +35,9 @@ from orchestrator.promise.lease.changes import (
 )
 from orchestrator.promise.lease.lease import CANCEL, Lease, LeaseState, Mode, Purpose
 from orchestrator.promise.lease.periods import emulated
-from orchestrator.promise.lease.run_and_attempt import AttemptState, has_uncollected_results
+from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, has_uncollected_results
 from orchestrator.promise.recover import close_attempts, recover
-from orchestrator.run.collection import UncollectedRun, collect_again, progress_text
+from orchestrator.run.collection import UncollectedRun, collect_again, end_of, progress_text
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch
 from orchestrator.run.program import run_job
@@ -409,3 +417,17 @@ def test_the_workers_are_asked_soon_once_a_minute_and_later_seldom(ticks: list[i
             found.append(now)
             tick.close()
     assert found == asked
+
+
+@pytest.mark.parametrize(("error", "lost", "state", "code"), [
+    (None, False, AttemptState.SUCCEEDED, 0), (ArtifactError("not all"), False, AttemptState.SUCCEEDED, 0),
+    (ArtifactError("not all"), True, AttemptState.FAILED, 65), (PayloadFailed("it failed", rc=7), True, AttemptState.FAILED, 7),
+])  # fmt: skip
+def test_a_run_whose_results_came_from_a_bucket_has_its_own_end(
+    error: TpujobError | None, lost: bool, state: AttemptState, code: int
+) -> None:
+    before = AttemptEnded.by("r1-1", 1.0, AttemptState.SUCCEEDED if error is None else AttemptState.FAILED, error)
+    attempt = Attempt("r1-1", "r1", state=before.state, exit_code=code, error=before.error, detail=before.detail)
+    came = CollectResult(refused=(Problem(0, "artifacts/x", "it did not reach the bucket"),) * lost)
+    found = end_of(attempt, came, 2.0)
+    assert (found.state, found.exit_code) == (state, code)

@@ -298,7 +298,8 @@ class Follower(WorkerFollower):
         """Return how a pod that is gone has ended, by what it has left in the bucket."""
         with contextlib.suppress(CloudError, ArtifactError):
             if self._results is not None:
-                return dict(read_index(self._results, self.index, self._attempt).get("note") or {})
+                note = read_index(self._results, self.index, self._attempt).get("note")
+                return note if isinstance(note, dict) else {}
         return {}
 
     def _end_phase(self, said: Said, view: PodView | None) -> None:

@@ -16,17 +16,18 @@ from orchestrator.errors import AuthError, CloudError, CloudUnavailable, Unreach
 from orchestrator.hosts.fleet.crew import Crew
 from orchestrator.hosts.fleet.follow import WorkerState
 from orchestrator.hosts.ssh import agent
-from orchestrator.hosts.transfer.collect import CollectResult
+from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
 from orchestrator.places.gke.objects import pod_api
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.places.gke.pods import fleet, follower
+from orchestrator.places.gke.pods.collection import collected_from
 from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.text.scripts import with_data
 from tests.emulator.fixture import Emulator
 from tests.fakes.pods import Node, Pod, Stream, request
 from tests.unit.places.gke.pods.conftest import Followed
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 Make = Callable[..., Followed]
 
@@ -372,6 +373,10 @@ def test_results_of_any_size_go_through_the_bucket_also_when_the_pod_is_gone(
     node.all.clear()
     _, found = collected("gone")
     assert not found.problems and len(found.files) == 2
+    late = collected_from(read, 1, CollectRequest("r1-1", tmp_path / "late", ())).within(HANG_S)
+    assert [file.sha256 for file in late.files] == [file.sha256 for file in found.files] and not late.problems
+    (other,) = collected_from(read, 1, CollectRequest("r1-2", tmp_path / "late", ())).within(HANG_S).problems
+    assert other.why.endswith("index.json is of another attempt")
     objects.delete(f"{place}/artifacts/big")
     _, found = collected("less")
     assert [str(problem) for problem in found.waiting] == [
