@@ -113,7 +113,7 @@ class Client:
         self.cloud = cloud
         self.project = project
         self.on_event = on_event
-        self._logs: Choice = None  # of which workers a command shows the logs
+        self._shows: dict[str, Any] = {}  # of a command: of which workers the logs, and whether it watches nodes
 
     def __repr__(self) -> str:
         return f"Client(cloud={self.cloud!r}, project={self.project!r})"
@@ -196,7 +196,7 @@ class Client:
         with self._session(on_event) as session:
             return self._swept(
                 sweeps.sweeps.run_sweep(
-                    session, jobs.job.sweep_of(job), jobs.job.path_of(job), again=again, logs=self._logs
+                    session, jobs.job.sweep_of(job), jobs.job.path_of(job), again=again, logs=self._shows.get("logs")
                 )
             )
 
@@ -221,7 +221,7 @@ class Client:
         another machine follows the run. After Interrupted the run goes on: `error.result.detached` says so.
         """
         with self._session(on_event) as session:
-            return self._successful(session, jobs.runs.attach(session, _id(run), logs=self._logs, owner=owner))
+            return self._successful(session, jobs.runs.attach(session, _id(run), owner=owner, **self._shows))
 
     def cancel(self, run: str | Run, *, owner: str | None = None) -> Canceled | CanceledSweep:
         """End a run and delete its slice, proven; return what became of it. Results are not collected, but with `on="local"`.
@@ -516,7 +516,7 @@ class Client:
 
     def _start(self, job: Job | CheckedJob, on_event: OnEvent | None, **how: Any) -> RunResult:
         with self._session(on_event) as session:
-            options = jobs.runs.RunOptions(logs=self._logs, **how)
+            options = jobs.runs.RunOptions(**self._shows, **how)
             if options.resume is not None:
                 queue.queue.check_not_queued(session, options.resume)
             return self._successful(session, jobs.runs.start_run(session, *jobs.job.spec_and_path(job), options))

@@ -47,11 +47,17 @@ class CommandClient(Client):
     """A `Client` whose events go to `reporter`. `logs`: of which workers the command shows the logs."""
 
     def __init__(
-        self, reporter: Reporter, cloud: str | None = None, project: str | None = None, *, logs: Choice = None
+        self,
+        reporter: Reporter,
+        cloud: str | None = None,
+        project: str | None = None,
+        *,
+        logs: Choice = None,
+        watch_nodes: bool = False,
     ) -> None:
         super().__init__(cloud, project)  # type: ignore[arg-type]  # a word of the user's, which is checked when it opens
         self.reporter = reporter
-        self._logs = logs
+        self._shows = {"logs": logs, "watch_nodes": watch_nodes}
         self._open: Session | None = None
 
     @property

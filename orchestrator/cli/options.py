@@ -83,6 +83,9 @@ Logs = Annotated[
     str | None,
     Option("--logs", metavar="0|all|N,M", help=f"{LOGS_HELP} Files have all.", autocompletion=completion.logs),
 ]
+WatchNodes = Annotated[
+    bool, Option("--watch-nodes", help="On a cluster, wait until it has deleted the nodes, 15 minutes at most.")
+]
 LogWorkers = Annotated[
     str | None,
     Option("--worker", metavar="0|all|N,M", help=f"{LOGS_HELP} JSON has all.", autocompletion=completion.logs),

@@ -81,8 +81,8 @@ class LeasedStay:
         except errors.RemoteError as error:
             await Report("warning", f"the job may still be running on {lease.name.node}: {error.message}")
 
-    async def watch_rest(self, lease: Lease) -> None:
-        """Watch nothing: the slice is all that is billed."""
+    async def tell_rest(self, lease: Lease, *, watch: bool) -> None:
+        """Report nothing: the slice is all that is billed."""
 
     async def leave(self, error: errors.TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         return collected

@@ -159,8 +159,8 @@ class Stay(Ground, Protocol):
     async def stop(self, lease: Lease | None, crew: Crew) -> None:
         """Stop the phase on every worker, with a period of grace. A worker that cannot be reached is reported."""
 
-    async def watch_rest(self, lease: Lease) -> None:
-        """Watch what the end of the lease leaves billed, for a bounded time, and report it."""
+    async def tell_rest(self, lease: Lease, *, watch: bool) -> None:
+        """Report what the end of the lease leaves billed. `watch`: until it is gone, for a bounded time."""
 
     async def leave(self, error: TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         """End what a lease does not end; return what is collected by now. Raises nothing."""

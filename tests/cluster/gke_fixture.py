@@ -34,7 +34,7 @@ class Gke(Cli):
     space: str = field(kw_only=True)
 
     def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
-        """Run a command to its end. The nodes of its job go as soon as it watches them."""
+        """Run a command to its end. Nodes that it watches go at once."""
         return self.end(self.begin(*words, env=env))
 
     def end(self, command: Command) -> Said:

@@ -70,7 +70,7 @@ def test_hosts_of_four_chips_are_not_put_on_an_idle_host_of_eight(gke: Gke) -> N
     submit(gke.cluster, gke.space, other)
     assert ended(gke.cluster, gke.space, "eight")["type"] == "Completed"
     done = gke.run("true", queue=None, tpu={"accelerator": "v6e-8"}, gke={"machine_type": "ct6e-standard-4t"})
-    assert done.returncode == 0 and "2 nodes of pool v6e-8-2-pool-" in done.text, done.text
+    assert done.returncode == 0 and "2 nodes (v6e-8-2-pool-" in done.text, done.text
 
 
 POD = {
@@ -272,7 +272,7 @@ def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: G
     kubeconfig.chmod(0o600)
     done = gke.run(
         'echo "$TPUJOB_WORKER $GREETING" >"$TPUJOB_ARTIFACTS/me"',
-        *("--env", "GREETING"),  # in a Secret
+        *("--watch-nodes", "--env", "GREETING"),  # in a Secret
         env={"KUBECONFIG": str(kubeconfig), "GREETING": "hello"},
         queue=own,
         tpu=job["tpu"],

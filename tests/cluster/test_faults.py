@@ -58,7 +58,7 @@ def test_a_namespace_that_does_not_exist_is_refused(gke: Gke) -> None:
 def test_a_permission_that_is_missing_has_a_code_of_its_own(gke: Gke) -> None:
     config = gke.cluster.user(gke.space, READS)
     done = gke.run("true", env={"KUBECONFIG": str(config)})
-    assert done.returncode == 77 and "is forbidden: User" in done.stderr, done.text
+    assert done.returncode == 77 and "you may not create jobsets" in done.stderr, done.text
     assert gke.left() == []
 
 

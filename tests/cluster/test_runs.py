@@ -17,7 +17,7 @@ echo "result $TPUJOB_WORKER" > "$TPUJOB_ARTIFACTS/result.txt"
 
 
 def test_a_job_of_two_pods_comes_back_with_logs_results_and_a_page_and_leaves_nothing(gke: Gke) -> None:
-    done = gke.run(HELLO, pods=2, name="hello")
+    done = gke.run(HELLO, "--watch-nodes", pods=2, name="hello")
     assert done.returncode == 0, done.text
     assert sorted(done.stdout.splitlines()[:2]) == [f"worker{each} | worker {each} of 2" for each in (0, 1)]
     directory = gke.directory_of_run()

@@ -85,12 +85,12 @@ def _saved_in_bucket(outcome: Outcome) -> buckets.SavedInBucket | None:
     return buckets.saved_of(outcome.run.cloud, spec.bucket, outcome.run.id)
 
 
-def watch_rest(session: Session, outcome: Outcome, stay: Stay) -> None:
-    """Watch what the end of the run leaves billed at its place, for a bounded time. Ctrl-C ends that."""
+def tell_rest(session: Session, outcome: Outcome, stay: Stay, *, watch: bool) -> None:
+    """Report what the end of the run leaves billed at its place. `watch`: for a bounded time; Ctrl-C ends that."""
     if outcome.lease is None or outcome.unproven or outcome.detached or outcome.passed_on:
         return
     try:
-        session.run(stay.watch_rest(outcome.lease), outcome.lease.cloud)
+        session.run(stay.tell_rest(outcome.lease, watch=watch), outcome.lease.cloud)
     except TpujobError as error:  # nothing depends on the watch
         session.reporter.notice("nodes", f"not watched any more: {error.message}")
 

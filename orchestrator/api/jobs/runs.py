@@ -60,6 +60,7 @@ class RunOptions:
     detach: bool = False  # return once the job has started
     sweep: Mapping[str, Any] | None = None  # of which sweep the run is, and which of its variants
     logs: Choice = None  # of which workers the caller shows the logs; each must be there
+    watch_nodes: bool = False  # of a cluster, after the end
     lane: Lane | None = None  # the slice of the run before, and what the next one gets
     cloud_is_named: bool = False  # by the command, not by the settings
     resume: str | None = None  # the run that goes on, from what its workers saved to the bucket of the job
@@ -124,7 +125,7 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
         outcome.error.hint = _about_the_job(outcome.error.hint, spec, path)
     result = results.finish(session, outcome, prepared.drafted)
     if options.sweep is None:
-        results.watch_rest(session, outcome, prepared.stay)
+        results.tell_rest(session, outcome, prepared.stay, watch=options.watch_nodes)
     return result
 
 
@@ -182,7 +183,13 @@ def _about_the_job(hint: str | None, spec: JobSpec, path: Path) -> str | None:
 
 
 def attach(
-    session: Session, run: str, *, logs: Choice = None, owner: str | None = None, lane: Lane | None = None
+    session: Session,
+    run: str,
+    *,
+    logs: Choice = None,
+    watch_nodes: bool = False,
+    owner: str | None = None,
+    lane: Lane | None = None,
 ) -> RunResult:
     """Follow the run of this id or name to its end, collect its artifacts, release its slice, and return the result.
 
@@ -191,7 +198,7 @@ def attach(
     dies. Of a run that has ended, the log is reported and the result comes from the ledger. With `result.detached` the run
     goes on: Ctrl-C ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached
     and for a name of several that have not ended. `logs`: of which workers the caller shows the logs; UserError for one that
-    is not there. `lane`: to which its slice goes on, if another job can use it.
+    is not there. `watch_nodes`: of a cluster, after the end. `lane`: to which its slice goes on, if another job can use it.
     """
     session.recover(look=True)
     elsewhere.look_for_run(session, run, owner)
@@ -215,7 +222,7 @@ def attach(
         return results.left_again(session, outcome)
     drafted = [outcome.lease.id] if outcome.lease and not outcome.passed_on else []
     result = results.finish(session, outcome, drafted)
-    results.watch_rest(session, outcome, stay)
+    results.tell_rest(session, outcome, stay, watch=watch_nodes)
     return result
 
 

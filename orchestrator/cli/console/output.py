@@ -23,11 +23,13 @@ def console() -> Console:
     return Console()
 
 
-def open_client(cloud: str | None = None, project: str | None = None, *, logs: Choice = None) -> CommandClient:
+def open_client(
+    cloud: str | None = None, project: str | None = None, *, logs: Choice = None, watch_nodes: bool = False
+) -> CommandClient:
     """Return the client of this command, which reports to the console."""
     from orchestrator.api.command_line import CommandClient  # 20 ms, which `--help` does without
 
-    client = CommandClient(console().reporter, cloud, project, logs=logs)
+    client = CommandClient(console().reporter, cloud, project, logs=logs, watch_nodes=watch_nodes)
     _clients.append(client)
     return client
 

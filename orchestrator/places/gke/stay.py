@@ -334,9 +334,15 @@ class ClusterStay(LeasedStay):
                 raise
             raise errors.CloudUnavailable("how the job ended is not known: its cluster does not answer") from error
 
-    async def watch_rest(self, lease: Lease) -> None:
-        """Watch the nodes that ran the job until the cluster has deleted them."""
-        await report_nodes(lease.name.project, self.seen.nodes)
+    async def tell_rest(self, lease: Lease, *, watch: bool) -> None:
+        """Report the nodes that ran the job. `watch`: until the cluster has deleted them."""
+        nodes = self.seen.nodes
+        if watch:
+            await report_nodes(lease.name.project, nodes)
+        elif nodes:
+            them = "it" if len(nodes) == 1 else "them"
+            ran = f"the job ran on {in_words([NodeView(name) for name in nodes])}"
+            await Report("nodes", f"{ran}, billed until the cluster deletes {them}; `--watch-nodes` waits for that")
 
     def goes_on(self, error: errors.TpujobError, collected: CollectResult | None) -> bool:
         """Results that could not be collected wait in the logs of the pods, until the cluster deletes them."""

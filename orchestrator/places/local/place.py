@@ -97,8 +97,8 @@ class LocalStay:
             else:
                 return
 
-    async def watch_rest(self, lease: Lease) -> None:
-        """Watch nothing: nothing is billed."""
+    async def tell_rest(self, lease: Lease, *, watch: bool) -> None:
+        """Report nothing: nothing is billed."""
 
     async def leave(self, error: TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         if error is not None and collected is None:

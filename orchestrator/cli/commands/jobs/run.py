@@ -6,7 +6,7 @@ from typing import Annotated
 from orchestrator.api.session.shown_logs import choice
 from orchestrator.cli.console.comparison import print_comparison
 from orchestrator.cli.console.output import console, emit, emit_lines, open_client
-from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
+from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project, WatchNodes
 from orchestrator.errors import UserError
 
 Check = Annotated[
@@ -40,6 +40,7 @@ def run(
     check: Check = False,
     resume: Resume = None,
     logs: Logs = None,
+    watch_nodes: WatchNodes = False,
     as_json: EventStream = False,
     cloud: Cloud = None,
     project: Project = None,
@@ -55,7 +56,7 @@ def run(
         console().log_is_data = False
     chosen = choice("--logs", logs)
     console().choose_logs(chosen)
-    client = open_client(cloud, project, logs=chosen)
+    client = open_client(cloud, project, logs=chosen, watch_nodes=watch_nodes)
     found = client.load(job.request(keep_on_failure))
     if not found.is_sweep:
         if again:

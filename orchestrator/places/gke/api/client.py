@@ -6,6 +6,7 @@ that of the JobSet and of everything that was made for it: Jobs, Pods, the Confi
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from orchestrator import errors
@@ -35,6 +36,15 @@ BEGUN_WITHIN_S = 40.0  # of a create: a later request is left to the next try
 # From the record of a create to the last effect that it can have: its last request begins, is signed, connects and is sent
 # (15 s, twice), and the server drops it after 60 s.
 SETTLES_S = BEGUN_WITHIN_S + PLUGIN_S + 30.0 + 60.0 + 20.0
+# What a run does in its namespace, by kind; docs/gke.md has the Role.
+RIGHTS = {
+    "jobsets": ("create", "get", "list", "delete"),
+    "jobs": ("list",),
+    "pods": ("list",),
+    "pods/log": ("get",),
+    "configmaps": ("create", "get", "delete"),
+    "secrets": ("create", "get", "delete"),
+}
 _NO_SLICE = "a JobSet is no TPU VM: it cannot be started, stopped or labeled anew"
 
 
@@ -54,6 +64,28 @@ class ClusterCloud:
             except errors.ConfigError as error:  # of one lease: those on other clusters are not concerned
                 raise errors.CloudError(error.message, hint=error.hint, exit_code=error.exit_code) from error
         return self._apis[project]
+
+    def check_rights(self, project: str, namespace: str, *, secrets: bool) -> None:
+        """Raise AuthError if this user may not do all that a run does in the namespace. Creates nothing.
+
+        `secrets`: the run has some. Where the server does not say, the run finds out.
+        """
+        api = self.api(project)
+        asked = [(verb, kind) for kind, verbs in RIGHTS.items() if secrets or kind != "secrets" for verb in verbs]
+
+        def is_refused(right: tuple[str, str]) -> bool:
+            try:
+                return not api.may(namespace, *right)
+            except errors.CloudError:
+                return False
+
+        with ThreadPoolExecutor(len(asked)) as pool:
+            missing = [
+                " ".join(right) for right, refused in zip(asked, pool.map(is_refused, asked), strict=True) if refused
+            ]
+        if missing:
+            text = f"you may not {', '.join(missing)} in namespace {namespace} of {api.server}; nothing was created"
+            raise errors.AuthError(text, hint="docs/gke.md has the Role that a run needs")
 
     def create(self, request: SliceRequest, in_time: Callable[[], bool] = always) -> Operation:
         """Create the JobSet, then what it needs, which it owns. Sent again, it continues where it was broken off."""

@@ -103,6 +103,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 TIMEOUT_S = 15.0
+REVIEWS = "authorization.k8s.io/v1"
 PAGE_ROWS = 500
 MAX_PAGES = 1000
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -135,6 +136,21 @@ class KubeApi:
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object. Raises AlreadyExists."""
         return self._object("POST", path, body)
+
+    def may(self, namespace: str, verb: str, kind: str) -> bool:
+        """Return whether this user may do this to objects of a kind, such as `pods/log`, in a namespace."""
+        resource, _, part = kind.partition("/")
+        group = path_of(resource, "").split("/")[2:-2]
+        about = {
+            "namespace": namespace,
+            "verb": verb,
+            "group": "".join(group),
+            "resource": resource,
+            "subresource": part,
+        }
+        body = {"kind": "SelfSubjectAccessReview", "apiVersion": REVIEWS, "spec": {"resourceAttributes": about}}
+        found = self.post(f"/apis/{REVIEWS}/selfsubjectaccessreviews", body).get("status")
+        return isinstance(found, dict) and found.get("allowed") is True
 
     def delete(self, path: str, uid: str, *, foreground: bool = True) -> None:
         """Delete the object with this uid, and no other of that name. Raises NotFound, WrongState for another uid."""

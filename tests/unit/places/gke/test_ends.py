@@ -33,7 +33,7 @@ from orchestrator.job import job_spec
 from orchestrator.places.gke import by_hand
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.preparation import CodeArchive, pack_code
-from orchestrator.places.gke.stay import WATCH_S, GetNodes, report_nodes, verdict
+from orchestrator.places.gke.stay import WATCH_S, ClusterStay, GetNodes, Seen, report_nodes, verdict
 from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation import records as runs
 from orchestrator.promise.effects.base import Effect, Now, Report, Sleep
@@ -78,6 +78,15 @@ def told(cloud: Nodes) -> list[str]:
     driven(report_nodes("a-cluster", NODES), cloud.answer)
     assert cloud.time <= WATCH_S + 60
     return [text.removeprefix("nodes ") for text in cloud.told if "still exist" not in text]
+
+
+def test_a_run_ends_with_its_objects_and_names_the_nodes_that_stay() -> None:
+    cloud, stay = Nodes(), ClusterStay(seen=Seen(NODES))
+    lease, _ = lease_and_request()
+    driven(stay.tell_rest(lease, watch=False), cloud.answer)
+    ran = f"nodes the job ran on 2 nodes ({', '.join(NODES)}), billed until the cluster deletes them"
+    assert cloud.told == [f"{ran}; `--watch-nodes` waits for that"] and cloud.time == 0.0
+    driven(ClusterStay().tell_rest(lease, watch=False), Mock(side_effect=AssertionError))
 
 
 def test_nodes_are_watched_until_they_are_gone() -> None:

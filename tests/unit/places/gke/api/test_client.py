@@ -1,5 +1,7 @@
 """A cluster as a cloud: each call once, absent only once nothing is left, and what a server that starts refuses."""
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +53,28 @@ def test_a_create_makes_the_jobset_first_and_lets_it_own_the_rest(cloud: Cluster
     owner = store.objects[path_of("configmaps", "team", NODE)]["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("JobSet", NODE, "uid-1")
     assert store.bodies[path_of("jobsets", "team")] == request().manifests[0]
+
+
+@pytest.mark.parametrize(("refused", "secrets", "named"), [
+    ([], True, ""), (["pods/log"], False, "get pods/log"), (["secrets"], False, ""),
+    (["jobsets", "secrets"], True, "create jobsets, get jobsets, list jobsets, delete jobsets, create secrets, get secr"),
+])  # fmt: skip
+def test_a_right_that_is_missing_is_named_before_anything_is_created(
+    cloud: ClusterCloud, store: Store, refused: list[str], secrets: bool, named: str
+) -> None:
+    groups = {"jobsets": "jobset.x-k8s.io", "jobs": "batch"}
+
+    def review(call: httpx2.Request) -> httpx2.Response:
+        about = json.loads(call.content)["spec"]["resourceAttributes"]
+        assert (about["namespace"], about["group"]) == ("team", groups.get(about["resource"], ""))
+        kind = f"{about['resource']}/{about['subresource']}".rstrip("/")
+        return httpx2.Response(201, json={"status": {"allowed": kind not in refused}})
+
+    store.instead = review
+    with pytest.raises(AuthError, match=f"you may not {named}") if named else nullcontext():
+        cloud.check_rights(NAME.project, "team", secrets=secrets)
+    store.instead = lambda call: refusal(403, "Forbidden")  # of the review itself
+    cloud.check_rights(NAME.project, "team", secrets=secrets)
 
 
 def test_a_preview_shows_the_jobset_as_a_create_sends_it(cloud: ClusterCloud, store: Store) -> None:
