@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
-import requests
 import yaml
 
 from tests import ROOT
@@ -81,7 +81,6 @@ def _object(version: str, kind: str, name: str, namespace: str = "") -> dict[str
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **place}}
 
 
-GIVEN = "TPUJOB_TEST_KUBECONFIG"
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -95,13 +94,13 @@ class Faults:
     def play(self, kind: str, **said: Any) -> None:
         request(self._agent, "POST", "/faults", {"kind": kind, **said})
 
-    def way(self, way: str, delay_s: float = 1.0) -> None:
-        """Of this test's user to the API server: `open`, `closed`, `silent` or `slow`."""
-        self.play("way", gate=self._gate, way=way, delay_s=delay_s)
+    def way(self, way: str) -> None:
+        """Of this test's user to the API server: `open`, `closed` or `silent`."""
+        self.play("way", gate=self._gate, way=way)
 
     def supply(self, namespace: str, **settings: float) -> None:
-        """`boot_s`: how long nodes take to come; `idle_s`: how long they stay once no pod runs on them."""
-        request(self._agent, "PATCH", "/supply", {"namespace": namespace, **settings})
+        """`boot_s`: how long nodes take to come; `idle_s`: how long they stay once idle; `none_left`: none can be had."""
+        self.play("supply", namespace=namespace, **settings)
 
 
 @dataclass
@@ -121,22 +120,22 @@ class Meter:
 
 @dataclass
 class Cluster:
-    """A cluster, and a user of it. `directory`: its logs, where it is ours."""
+    """A cluster, and a user of it. `directory`: its logs."""
 
     kubeconfig: Path
-    directory: Path | None = None
-    _agent: str = ""
-    _gate: int = 0
+    directory: Path
+    _agent: str
+    _gate: int
     _spaces: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def faults(self) -> Faults:
-        return Faults(self._own(), self._gate)
+        return Faults(self._agent, self._gate)
 
     @property
     def meter(self) -> Meter:
-        return Meter(self._own())
+        return Meter(self._agent)
 
     def kubectl(self, *words: str, given: Any = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kubectl, with `given` as YAML on its stdin. AssertionError with what it said if it fails and `check` is set."""
@@ -155,15 +154,8 @@ class Cluster:
         found = json.loads(done.stdout)
         return found["items"] if found["kind"] == "List" else found
 
-    def delete(self, place: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Send a DELETE with these options. Return the object that goes, or the Status that says why not."""
-        config = yaml.safe_load(self.kubeconfig.read_text())
-        user = config["users"][0]["user"]
-        own, authority = config["clusters"][0]["cluster"], "certificate-authority"
-        with requests.Session() as session:
-            session.trust_env = False
-            session.verify, session.cert = own[authority], (user["client-certificate"], user["client-key"])
-            return dict(session.delete(own["server"] + place, json=options, timeout=HANG_S).json())
+    def logs(self, pod: dict[str, Any], *words: str) -> str:
+        return self.kubectl("logs", pod["metadata"]["name"], "-n", pod["metadata"]["namespace"], *words).stdout
 
     def namespace(self, quota: int = QUOTA) -> str:
         """Return a new namespace with a queue `tpu` of so many chips of each accelerator. It is deleted after the test."""
@@ -194,16 +186,13 @@ class Cluster:
 
     def requests(self, namespace: str) -> list[dict[str, Any]]:
         """Return what users asked for in a namespace, as the API server's audit log has it, with the bodies that were sent."""
-        self._own()
-        assert self.directory is not None
         whole, _, _ = (self.directory / "logs" / "audit.log").read_bytes().rpartition(b"\n")  # the rest is half written
         lines = whole.splitlines()
         return [each for each in map(json.loads, lines) if each.get("objectRef", {}).get("namespace") == namespace]
 
     def tidy(self) -> None:
         """Let go of the namespaces: the control plane empties them."""
-        if self._agent:
-            self.faults.way("open")
+        self.faults.way("open")
         for name in self._spaces:
             self.kubectl("delete", "namespace", name, "--wait=false", check=False)
             self.kubectl("delete", "clusterqueue", f"tpu-{name}", "--wait=false", check=False)
@@ -212,17 +201,11 @@ class Cluster:
     def left_to_read(self) -> str:
         """Return what is in the namespaces of a test that failed."""
         found = [f"the logs of the control plane: {self.directory}"]
-        if self._agent:
-            self.faults.way("open")
+        self.faults.way("open")
         for name in self._spaces:
             for what in (("jobsets,jobs,pods,workloads", "-o", "wide"), ("events",)):
                 found.append(self.kubectl("get", *what, "-n", name, check=False).stdout)
         return "\n".join(found)
-
-    def _own(self) -> str:
-        if not self._agent:
-            pytest.skip(f"the cluster of {GIVEN} has no node agent of ours: no faults, no meter")
-        return self._agent
 
 
 def request(agent: str, method: str, path: str, body: Any = None) -> Any:
@@ -238,17 +221,14 @@ def request(agent: str, method: str, path: str, body: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class Started:
-    """A cluster that runs. `agent`: empty for one that was given."""
+    """A cluster that runs."""
 
     kubeconfig: Path
-    directory: Path | None = None
-    agent: str = ""
-    pid: int = 0
+    directory: Path
+    agent: str
 
     def for_one_test(self, place: Path) -> Cluster:
         """Return it with a way to its API server that no other test has, and a kubeconfig for it."""
-        if not self.agent:
-            return Cluster(self.kubeconfig)
         gate = int(request(self.agent, "POST", "/gates")["gate"])
         config = yaml.safe_load(self.kubeconfig.read_text())
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{gate}"
@@ -268,7 +248,7 @@ def start(directory: Path, while_pid: int) -> Started:
         until(lambda: said.exists() or process.poll() is not None, f"the cluster; its logs are in {directory}")
         assert said.exists(), f"the cluster did not start: {log.read_text()}"
     found = json.loads(said.read_text())
-    return Started(Path(found["kubeconfig"]), directory, f"http://127.0.0.1:{found['agent']}", found["pid"])
+    return Started(Path(found["kubeconfig"]), directory, f"http://127.0.0.1:{found['agent']}")
 
 
 def _written(path: Path, config: Any) -> Path:
@@ -277,13 +257,9 @@ def _written(path: Path, config: Any) -> Path:
     return path
 
 
-def _skip_without_kubectl() -> None:
+def _skip_where_none_can_run() -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("this machine has no kubectl")
-
-
-def _skip_where_none_can_run() -> None:
-    _skip_without_kubectl()
     if missing():
         pytest.skip(f"{', '.join(missing())} not in {cache()}: make cluster")
     if sandbox.how() is None:
@@ -293,9 +269,6 @@ def _skip_where_none_can_run() -> None:
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Started:
     """One for all processes of xdist; it ends with the process that started them."""
-    if given := os.environ.get(GIVEN):
-        _skip_without_kubectl()
-        return Started(Path(given))
     _skip_where_none_can_run()
     alone = worker_id == "master"
     base = tmp_path_factory.getbasetemp() if alone else tmp_path_factory.getbasetemp().parent
@@ -314,8 +287,23 @@ def cluster(shared_cluster: Started, tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster for one test, which may do what all others would notice: kill its API server."""
+    """A cluster for one test, which may do what all others would notice. Nothing but logs outlives the process it is for."""
     _skip_where_none_can_run()
-    started = start(tmp_path / "cluster", os.getpid())
-    yield started.for_one_test(tmp_path)
-    os.kill(started.pid, signal.SIGTERM)
+    place = tmp_path / "cluster"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as user:
+        yield start(place, user.pid).for_one_test(tmp_path)
+        names = {process.name() for process in _of(place)}
+        user.kill()
+    assert {"etcd", "kube-apiserver", "kube-scheduler", "jobset", "kueue", "sh"} <= names, names
+    until(lambda: not _of(place), "the end of its programs and pods")
+    assert sorted(path.name for path in place.iterdir() if path.is_dir()) == ["logs"]
+
+
+def _of(place: Path) -> list[psutil.Process]:
+    """Return the processes whose command line has the place."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(str(place) in word for word in process.cmdline()):
+                found.append(process)
+    return found

@@ -18,6 +18,17 @@ OURS = "tpujob=1"
 KINDS = "jobsets,jobs,pods,configmaps,secrets"
 WATCHES = "billed until the cluster deletes"  # what a command says of its nodes, once its JobSet is gone
 HOLD = "echo begun\nwhile [ ! -e /tpujob/run/go ]; do sleep 0.1; done\n"  # until `let_go`
+# The pods of a job meet at its coordinator, as in JAX: none ends before all have found it. In Python.
+MEET = """
+import os, socket, time
+where, others = os.environ["TPUJOB_COORDINATOR"].rsplit(":", 1), int(os.environ["TPUJOB_WORKERS"]) - 1
+if os.environ["TPUJOB_WORKER"] == "0":
+    with socket.create_server((where[0], int(where[1]))) as server:
+        [server.accept() for _ in range(others)]
+else:
+    while socket.socket().connect_ex((where[0], int(where[1]))):
+        time.sleep(0.1)
+"""
 TYPES = {1: "v5p-8", 2: "v5p-16"}  # by pods, of which each asks for 4 chips
 WITH_IDS = (  # a `tpujob` that finds these ids instead of random ones
     "import sys; from orchestrator.cli import main; from orchestrator.text import names; "
@@ -54,9 +65,10 @@ class Gke(Cli):
         return self("run", self.write(command, **keys), *words, env=env)
 
     def running(self, command: str, *words: str, env: dict[str, str] | None = None, **keys: Any) -> Command:
-        """Begin to run a job that says `begun`, and return once it has."""
+        """Begin to run a job that says `begun`, and return once all its pods have."""
         begun = self.begin("run", self.write(command, **keys), *words, env=env)
-        begun.until("begun")
+        for worker in range(keys.get("pods", 1)):
+            begun.until(f"worker{worker} | begun")
         return begun
 
     def submit(self, command: str, env: dict[str, str] | None = None, **keys: Any) -> str:
@@ -65,13 +77,16 @@ class Gke(Cli):
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def change(self, code: str) -> None:
+        """Let this Python change the next commands, such as periods that are long."""
+        self.program = (self.program[0], "-c", f"{code}; from orchestrator.cli import main; main.main()")
+
     def with_ids(self, run: str, lease: str) -> Cli:
         """Return a `tpujob` whose next run and lease have these ids."""
         return Cli(self.directory, self.env, (sys.executable, "-c", WITH_IDS, f"{run} {lease}"))
 
     def let_go(self) -> None:
         """Let the jobs end that `HOLD` and have begun."""
-        assert self.cluster.directory is not None
         for pod in self.pods():
             place = self.cluster.directory / "pods" / pod["metadata"]["uid"] / "volumes" / "run"
             if place.is_dir():

@@ -20,15 +20,8 @@ def jobset(
     chips: int = 4,
     image: str = IMAGE,
     queue: str = "",
-    pod_limit_s: int | None = None,
-    job_limit_s: int | None = None,
-    ttl_s: int | None = None,
-    grace_s: int = 5,
-    labels: dict[str, str] | None = None,
-    selector: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a JobSet whose pods run a shell script. With a `queue`, it is Kueue's."""
-    of_queue = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
     place = {"cloud.google.com/gke-tpu-accelerator": accelerator, "cloud.google.com/gke-tpu-topology": topology}
     container = {
         "name": "job",
@@ -38,34 +31,29 @@ def jobset(
     }
     pod = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": grace_s,
-        "nodeSelector": place | (selector or {}),
+        "terminationGracePeriodSeconds": 5,
+        "nodeSelector": place,
         "tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}],
         "containers": [container],
-        **_given(activeDeadlineSeconds=pod_limit_s),
     }
-    job = {
-        "parallelism": hosts, "completions": hosts, "completionMode": "Indexed", "backoffLimit": 0,
-        "template": {"spec": pod}, **_given(activeDeadlineSeconds=job_limit_s),
-    }  # fmt: skip
+    job = {"parallelism": hosts, "completions": hosts, "completionMode": "Indexed", "backoffLimit": 0}
     return {
         "apiVersion": API,
         "kind": "JobSet",
-        "metadata": {"name": name, "labels": of_queue | (labels or {})},
+        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": queue} if queue else {}},
         "spec": {
             "suspend": bool(queue),
             "failurePolicy": {"maxRestarts": 0},
             "coordinator": {"replicatedJob": "slice", "jobIndex": 0, "podIndex": 0},
-            "replicatedJobs": [{"name": "slice", "replicas": slices, "template": {"spec": job}}],
-            **_given(ttlSecondsAfterFinished=ttl_s),
+            "replicatedJobs": [
+                {"name": "slice", "replicas": slices, "template": {"spec": job | {"template": {"spec": pod}}}}
+            ],
         },
     }
 
 
-def submit(cluster: Cluster, namespace: str, document: dict[str, Any]) -> str:
-    """Create it, and return its UID."""
+def submit(cluster: Cluster, namespace: str, document: dict[str, Any]) -> None:
     cluster.kubectl("create", "-n", namespace, "-f", "-", given=document)
-    return str(cluster.get("jobset", document["metadata"]["name"], "-n", namespace)["metadata"]["uid"])
 
 
 def ended(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
@@ -88,20 +76,10 @@ def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
     return list(cluster.get("pods", "-n", namespace, "--sort-by=.metadata.name"))
 
 
-def phases(cluster: Cluster, namespace: str) -> list[str]:
-    return [pod["status"]["phase"] for pod in pods(cluster, namespace)]
-
-
 def running(cluster: Cluster, namespace: str, count: int = 2) -> list[dict[str, Any]]:
-    """Wait until so many pods run, and return them."""
-    until(lambda: phases(cluster, namespace), "the pods to run", lambda found: found == ["Running"] * count)
-    return pods(cluster, namespace)
+    """Wait until so many pods run or have ended, and return them."""
 
+    def begun() -> list[dict[str, Any]]:
+        return [pod for pod in pods(cluster, namespace) if pod["status"]["phase"] != "Pending"]
 
-def events(cluster: Cluster, namespace: str) -> set[str]:
-    """Return the reasons of all events."""
-    return {each["reason"] for each in cluster.get("events", "-n", namespace)}
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    return until(begun, "the pods to run", lambda found: len(found) == count)

@@ -17,7 +17,7 @@ from orchestrator.places.gke.objects.manifest import documents
 from orchestrator.places.gke.preparation import to_yaml
 from tests import ROOT
 from tests.cluster.fixture import Cluster
-from tests.cluster.gke_fixture import HOLD, Gke
+from tests.cluster.gke_fixture import HOLD, MEET, Gke
 from tests.cluster.jobsets import ended, jobset, pods, submit
 from tests.unit.api.jobs.test_exporting import World, world
 from tests.unit.places.gke.objects.test_manifest import FRAGMENT
@@ -69,7 +69,8 @@ def test_hosts_of_four_chips_are_not_put_on_an_idle_host_of_eight(gke: Gke) -> N
     other = jobset("eight", "true", hosts=1, accelerator="tpu-v6e-slice", topology="2x4", chips=8)
     submit(gke.cluster, gke.space, other)
     assert ended(gke.cluster, gke.space, "eight")["type"] == "Completed"
-    done = gke.run("true", queue=None, tpu={"accelerator": "v6e-8"}, gke={"machine_type": "ct6e-standard-4t"})
+    keys: dict[str, Any] = {"tpu": {"accelerator": "v6e-8"}, "gke": {"machine_type": "ct6e-standard-4t"}}
+    done = gke.run(f"python3 -c '{MEET}'", queue=None, **keys)
     assert done.returncode == 0 and "2 nodes (v6e-8-2-pool-" in done.text, done.text
 
 
@@ -210,7 +211,7 @@ def test_kubectl_takes_an_export_as_json(cluster: Cluster, world: World) -> None
 
 def test_what_is_exported_runs_and_its_comment_says_how_to_delete_it(cluster: Cluster, world: World) -> None:
     space = cluster.namespace()
-    world.write(f"import os\nprint(*(os.environ[name] for name in {PRINTED}))\n", "src/hello.py")
+    world.write(f"{MEET}print(*(os.environ[name] for name in {PRINTED}))\n", "src/hello.py")
     text = (
         "on: gke\nname: hello\ntpu: {accelerator: v5p-16, slices: 2}\ncode: src\nenv: {GREETING: hi}\n"
         f"command: python3 hello.py\ngke: {{image: 'python:3.12', namespace: {space}, queue: tpu}}\n"
@@ -271,7 +272,7 @@ def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: G
     kubeconfig.write_text(yaml.safe_dump(config))
     kubeconfig.chmod(0o600)
     done = gke.run(
-        'echo "$TPUJOB_WORKER $GREETING" >"$TPUJOB_ARTIFACTS/me"',
+        f"""python3 -c '{MEET}'; echo "$TPUJOB_WORKER $GREETING" >"$TPUJOB_ARTIFACTS/me\"""",
         *("--watch-nodes", "--env", "GREETING"),  # in a Secret
         env={"KUBECONFIG": str(kubeconfig), "GREETING": "hello"},
         queue=own,

@@ -34,8 +34,7 @@ def over(gke: Gke, nodes: list[str]) -> list[dict[str, Any]]:
 
 
 def test_a_pod_whose_own_program_hangs_too_is_ended_by_the_control_plane(gke: Gke) -> None:
-    quickly = "from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -30.0; m.GRACE_S = 1"
-    gke.program = (gke.program[0], "-c", f"{quickly}; from orchestrator.cli import main; main.main()")
+    gke.change("from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -45.0; m.GRACE_S = 1")
     gke.running(PATIENT, limits={"max_duration": "1m"})
     nodes = used(gke)
     (pod,) = gke.pods()
@@ -66,6 +65,14 @@ def test_the_guardian_deletes_what_a_killed_command_has_left(gke: Gke) -> None:
     assert gke.left() == []
 
 
+def test_a_finished_job_that_no_machine_collects_is_deleted_by_the_cluster(gke: Gke) -> None:
+    gke.submit(HOLD)
+    until(gke.pods, "its pod")
+    soon, name = '{"spec":{"ttlSecondsAfterFinished":1}}', gke.jobsets()[0]["metadata"]["name"]
+    gke.cluster.kubectl("patch", "jobset", name, "-n", gke.space, "--type=merge", "-p", soon)
+    until(lambda: gke.let_go() or not gke.left(), "its end")
+
+
 def test_gc_from_another_machine_deletes_what_waits_after_its_time(gke: Gke) -> None:
     """A JobSet that waits in its queue has no deadline that runs: gc goes by its annotation."""
     gke.space = gke.cluster.namespace(quota=0)
@@ -74,6 +81,7 @@ def test_gc_from_another_machine_deletes_what_waits_after_its_time(gke: Gke) -> 
     command.process.kill()
     command.process.wait()
     gke.env["TPUJOB_STATE_DIR"] = str(gke.directory / "another")
+    gke.change("from orchestrator.promise.lease import periods as p; p.GOOGLE = p.Timings(margin_s=1.0)")
     words = ("gc", "--on", "gke", "--namespace", gke.space)
     assert gke(*words).returncode == 0 and gke.jobsets(), "its claim lives"
     name = gke.jobsets()[0]["metadata"]["name"]

@@ -8,12 +8,12 @@ import pytest
 from tests.cli_fixture import Command
 from tests.cluster.fixture import Cluster
 from tests.cluster.gke_fixture import HOLD, Gke
-from tests.cluster.jobsets import jobset, submit
+from tests.cluster.jobsets import jobset, running, submit
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
-SHORT = {"tpu": {"wait": "30s"}}
+SHORT = {"tpu": {"wait": "10s"}}
 READS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
 
 
@@ -35,7 +35,7 @@ def test_a_queue_that_does_not_exist_is_said(gke: Gke) -> None:
 
 
 def test_nodes_that_cannot_be_had_are_said_in_the_words_of_the_autoscaler(gke: Gke) -> None:
-    gke.cluster.faults.play("no_capacity", namespace=gke.space)
+    gke.cluster.faults.supply(gke.space, none_left=True)
     done = gke.run("true", queue=None, **SHORT)
     assert done.returncode == 69 and "GCE out of resources" in done.stderr, done.text
     assert gke.left() == []
@@ -80,7 +80,8 @@ def removed(gke: Gke, pod: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("fault", "words"), [
     (evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",)),
     # As the pod is seen, with the reason or only its deletion, or the Job without it, or what is left of a failed JobSet.
-    (removed, ("node no longer exists", "its pod was deleted", "pods have no node", "none of its pods is left")),
+    # The control plane looks for pods without nodes every minute.
+    pytest.param(removed, ("node no longer exists", "its pod was deleted", "pods have no node", "none of its pods is left"), marks=pytest.mark.long),
 ], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
     gke: Gke, fault: Callable[[Gke, dict[str, Any]], None], words: tuple[str, ...]
@@ -135,6 +136,7 @@ def test_an_api_server_that_is_away_to_the_end_leaves_a_run_unproven_and_the_nex
     assert gke.left() == []
 
 
+@pytest.mark.long
 def test_a_finalizer_that_is_stuck_is_named_and_never_stripped(gke: Gke) -> None:
     command = gke.running(HOLD)
     (found,) = gke.jobsets()
@@ -166,9 +168,12 @@ def change(cluster: Cluster, namespace: str, name: str, finalizers: str) -> None
 
 
 def test_an_api_server_that_dies_and_starts_again_ends_nothing(gke: Gke, own_cluster: Cluster) -> None:
+    """And a pod of another user runs until the cluster ends, which takes it with it (`own_cluster`)."""
     gke.cluster = gke.way = own_cluster
     gke.env["KUBECONFIG"] = str(own_cluster.kubeconfig)
     gke.space = own_cluster.namespace()
+    other = own_cluster.namespace()
+    submit(own_cluster, other, jobset("j", f"sleep 300 # {own_cluster.directory}"))
     command: Command = gke.running(f"{HOLD}echo after")
     own_cluster.faults.play("server_killed")
     own_cluster.faults.play("server_started")
@@ -177,3 +182,4 @@ def test_an_api_server_that_dies_and_starts_again_ends_nothing(gke: Gke, own_clu
     done = gke.end(command)
     assert done.returncode == 0 and "worker0 | after" in done.stdout, done.text
     assert gke.left() == []
+    running(own_cluster, other)

@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkube.config.kubeconfig import KubeConfig
 
-from tests.cluster.gke_fixture import HOLD, Gke
+from orchestrator.errors import WrongState
+from orchestrator.places.gke.api import kube_api
+from tests.cluster.gke_fixture import HOLD, MEET, Gke
 
 pytestmark = pytest.mark.cluster
 
-HELLO = """
+HELLO = f"""
+python3 -c '{MEET}'
 echo worker $TPUJOB_WORKER of $TPUJOB_WORKERS
 echo "result $TPUJOB_WORKER" > "$TPUJOB_ARTIFACTS/result.txt"
 """
@@ -29,6 +33,12 @@ def test_a_job_of_two_pods_comes_back_with_logs_results_and_a_page_and_leaves_no
     nodes = [row for row in gke.cluster.meter.rows() if row["namespace"] == gke.space]
     assert len(nodes) == 2 and all(row["ended_at"] for row in nodes)
     assert "all 2 nodes are gone" in done.stderr and all(row["node"] in done.stderr for row in nodes)
+
+
+def test_a_worker_that_fails_ends_the_others_and_the_run_has_its_code(gke: Gke) -> None:
+    done = gke.run("[ $TPUJOB_WORKER = 0 ] || exit 3; sleep 300", pods=2, tpu={"provisioning": "spot"})
+    assert done.returncode == 3 and "first on worker1" in done.text, done.text
+    assert gke.left() == []
 
 
 def test_what_is_sent_is_what_the_run_keeps_and_what_export_prints(gke: Gke) -> None:
@@ -63,6 +73,9 @@ def test_kubectl_shows_what_status_and_show_do(gke: Gke) -> None:
     assert jobset["metadata"]["name"] == workload["metadata"]["ownerReferences"][0]["name"] == node
     assert jobset["metadata"]["labels"]["tpujob-run"] == shown["run"]
     assert [pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] for pod in gke.pods()] == [node] * 2
+    config = KubeConfig.from_file(gke.cluster.kubeconfig).get()
+    with pytest.raises(WrongState):
+        kube_api.connect(config).delete(kube_api.path_of("jobsets", gke.space, node), "the uid of another")
     gke.let_go()
     assert gke.end(command).returncode == 0
 

@@ -12,7 +12,7 @@ from tests import ROOT
 from tests.cluster.gke_fixture import Gke
 from tests.programs_fixture import needs_xla
 
-pytestmark = [pytest.mark.cluster, pytest.mark.torch, needs_xla]
+pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.long, needs_xla]
 NO_NETWORK = {"OMP_NUM_THREADS": "1", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from tests.cluster.agent.api import Api
-from tests.cluster.agent.environment import Images
-from tests.cluster.agent.faults import Faults, Gate, UnknownFault, Way
+from tests.cluster.agent.faults import Faults, Gate, Way
 from tests.cluster.agent.kubelet import Kubelet, pick_base
 from tests.cluster.agent.kubelet_server import KubeletServer
 from tests.cluster.agent.nodes import Meter, Nodes, Pools
@@ -25,7 +24,7 @@ class Agent:
         self._server = KubeletServer(plane.authority)
         self._nodes = Nodes(self._api, self._meter, base, self._server.open)
         self._pools = Pools(self._api, self._nodes)
-        self._kubelet = self._server.kubelet = Kubelet(self._api, Images(), plane.directory / "pods", base, self._nodes)
+        self._kubelet = self._server.kubelet = Kubelet(self._api, plane.directory / "pods", base, self._nodes)
         self._faults = Faults(plane, self._kubelet, self._server, self._nodes, self._pools, self._gates)
 
     async def run(self, ready: Callable[[int, int], None], until: asyncio.Event) -> None:
@@ -33,7 +32,6 @@ class Agent:
         app = web.Application()
         app.router.add_get("/meter", self._bills)
         app.router.add_post("/faults", self._fault)
-        app.router.add_patch("/supply", self._supply)
         app.router.add_post("/gates", self._gate)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
@@ -66,18 +64,9 @@ class Agent:
     async def _fault(self, request: web.Request) -> web.Response:
         try:
             await self._faults.play(**await request.json())
-        except UnknownFault as error:
-            return web.Response(status=400, text=str(error))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return web.Response(status=400, text=repr(error))
         return web.json_response({})
-
-    async def _supply(self, request: web.Request) -> web.Response:
-        said = await request.json()
-        supply = self._pools.supply[said.pop("namespace", "default")]
-        for name, value in said.items():
-            if name not in ("boot_s", "idle_s"):
-                return web.Response(status=400, text=f"no setting {name!r}")
-            setattr(supply, name, float(value))
-        return web.json_response({"boot_s": supply.boot_s, "idle_s": supply.idle_s})
 
     async def _gate(self, _: web.Request) -> web.Response:
         """Open a way to the API server that only one user takes, so that a fault of it is theirs alone."""

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.kubelet import Kubelet, Running, Verdict
 from tests.cluster.agent.kubelet_server import Cut, KubeletServer
-from tests.cluster.agent.nodes import Node, Nodes, Pools
+from tests.cluster.agent.nodes import Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
 
 
@@ -18,14 +18,13 @@ class Way(StrEnum):
     OPEN = "open"
     CLOSED = "closed"  # refuses, and ends what is open
     SILENT = "silent"  # accepts, and answers nothing
-    SLOW = "slow"  # each piece comes `delay_s` late
 
 
 class Gate:
     """Relays to one port of 127.0.0.1."""
 
     def __init__(self, target: int) -> None:
-        self.way, self.delay_s, self._target = Way.OPEN, 1.0, target
+        self.way, self._target = Way.OPEN, target
         self._held = socket.socket()  # keeps the port while nothing listens on it
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind(("127.0.0.1", 0))
@@ -34,9 +33,9 @@ class Gate:
         self._open: set[asyncio.StreamWriter] = set()
         self._moved = asyncio.Event()
 
-    async def turn(self, way: Way, delay_s: float = 1.0) -> None:
+    async def turn(self, way: Way) -> None:
         """Change the way, for connections that exist too. It is closed until this is first called."""
-        self.way, self.delay_s = way, delay_s
+        self.way = way
         if way is Way.CLOSED and self._server is not None:
             self._server.close()
             self._server = None
@@ -66,8 +65,6 @@ class Gate:
             while data := await reader.read(65536):
                 while self.way is Way.SILENT:
                     await self._moved.wait()
-                if self.way is Way.SLOW:
-                    await asyncio.sleep(self.delay_s)
                 writer.write(data)
                 await writer.drain()
         with contextlib.suppress(OSError):
@@ -82,34 +79,20 @@ SHUTDOWN_GRACE_S = 2.0  # GKE: 15 s of the 30 s that a spot VM has
 BY_KUBELET = "TerminationByKubelet"
 
 
-class UnknownFault(Exception):
-    """A fault that is none, or is about something that is not there."""
-
-
+@dataclass
 class Faults:
     """Plays them: each kind is a method `play_…`, and its arguments are the fields."""
 
-    def __init__(
-        self,
-        plane: ControlPlane,
-        kubelet: Kubelet,
-        server: KubeletServer,
-        nodes: Nodes,
-        pools: Pools,
-        gates: dict[int, Gate],
-    ) -> None:
-        self._plane, self._kubelet, self._server = plane, kubelet, server
-        self._nodes, self._pools, self._gates = nodes, pools, gates
+    _plane: ControlPlane
+    _kubelet: Kubelet
+    _server: KubeletServer
+    _nodes: Nodes
+    _pools: Pools
+    _gates: dict[int, Gate]
 
-    async def play(self, kind: str = "", **said: Any) -> None:
-        """Play one. Raises UnknownFault."""
-        player: Callable[..., Awaitable[None]] | None = getattr(self, f"play_{kind}", None)
-        if player is None:
-            raise UnknownFault(f"no fault {kind!r}")
-        try:
-            await player(**said)
-        except (TypeError, KeyError, ValueError) as error:
-            raise UnknownFault(f"{kind}: {error!r}") from error
+    async def play(self, kind: str, **said: Any) -> None:
+        """Play one. Raises AttributeError for an unknown kind, TypeError for unknown fields, KeyError for what is not there."""
+        await getattr(self, f"play_{kind}")(**said)
 
     async def play_evicted(self, namespace: str, pod: str) -> None:
         """The kubelet evicts a pod, for memory of its node."""
@@ -117,7 +100,7 @@ class Faults:
 
     async def play_node_preempted(self, node: str) -> None:
         """A spot VM is taken: its pods get a short notice, then the VM and its Node object go."""
-        taken, pods = self._node(node), self._kubelet.of_node(node)
+        taken, pods = self._nodes[node], self._kubelet.of_node(node)
         for pod in pods:
             pod.end(Verdict(SHUTDOWN_GRACE_S, "Terminated", SHUTDOWN, disruption=BY_KUBELET))
         await asyncio.gather(*(pod.task for pod in pods if pod.task is not None))
@@ -125,7 +108,7 @@ class Faults:
 
     async def play_node_lost(self, node: str) -> None:
         """A VM hangs or loses its network: no heartbeats, no logs, no status. It bills on."""
-        lost = self._node(node)
+        lost = self._nodes[node]
         lost.alive = False
         await lost.close()
         for pod in self._kubelet.of_node(node):
@@ -135,17 +118,9 @@ class Faults:
 
     async def play_node_removed(self, node: str) -> None:
         """A VM and its Node object go without a notice, as a repair does it."""
-        gone = self._node(node)
+        gone = self._nodes[node]
         await self.play_node_lost(node)
         await self._nodes.remove(gone, "removed")
-
-    async def play_config_map_missing(self, namespace: str, name: str) -> None:
-        """The kubelet does not see this ConfigMap yet."""
-        self._kubelet.hidden_config_maps.add(f"{namespace}/{name}")
-
-    async def play_config_map_there(self, namespace: str, name: str) -> None:
-        """Now it does."""
-        self._kubelet.hidden_config_maps.discard(f"{namespace}/{name}")
 
     async def play_log_cut(self, namespace: str, pod: str = "*", after_bytes: int = 0, times: int = 1) -> None:
         """The next connections to these logs end in the middle."""
@@ -155,17 +130,13 @@ class Faults:
         """What the pod has printed so far can be read no more."""
         self._pod(namespace, pod).log.rotate()
 
-    async def play_no_capacity(self, namespace: str, shape: str = "*") -> None:
-        """No nodes of this shape can be had."""
-        self._pools.supply[namespace].none_left.add(shape)
+    async def play_supply(self, namespace: str, **settings: Any) -> None:
+        """How nodes come and go for a namespace: the fields of `Supply`."""
+        self._pools.supply[namespace] = replace(self._pools.supply[namespace], **settings)
 
-    async def play_capacity(self, namespace: str) -> None:
-        """They can be had again."""
-        self._pools.supply[namespace].none_left.clear()
-
-    async def play_way(self, gate: int, way: str, delay_s: float = 1.0) -> None:
-        """Of one user to the API server: open, closed, silent or slow."""
-        await self._gates[gate].turn(Way(way), delay_s)
+    async def play_way(self, gate: int, way: str) -> None:
+        """Of one user to the API server: open, closed or silent."""
+        await self._gates[gate].turn(Way(way))
 
     async def play_server_killed(self) -> None:
         """The API server dies, for all."""
@@ -178,11 +149,5 @@ class Faults:
     def _pod(self, namespace: str, name: str) -> Running:
         found = self._kubelet.find(namespace, name)
         if found is None:
-            raise UnknownFault(f"no pod {namespace}/{name} on a node")
-        return found
-
-    def _node(self, name: str) -> Node:
-        found = self._nodes.find(name)
-        if found is None:
-            raise UnknownFault(f"no node {name}")
+            raise KeyError(f"no pod {namespace}/{name} on a node")
         return found

@@ -17,7 +17,6 @@ from typing import Any
 from tests.cluster.agent import environment, sandbox
 from tests.cluster.agent.api import Api, Object, Refused, place_of, timestamp
 from tests.cluster.agent.container_log import ContainerLog, capture
-from tests.cluster.agent.environment import Images
 from tests.cluster.agent.nodes import Node, Nodes
 
 AGAIN_S = 0.2
@@ -65,12 +64,11 @@ class Running:
 class Kubelet:
     """All pods of the cluster: those of our nodes run here."""
 
-    def __init__(self, api: Api, images: Images, directory: Path, base: int, nodes: Nodes) -> None:
+    def __init__(self, api: Api, directory: Path, base: int, nodes: Nodes) -> None:
         directory.mkdir()
         self.pods: dict[str, Object] = {}  # every pod of the cluster, by uid
         self.running: dict[str, Running] = {}
-        self.hidden_config_maps: set[str] = set()  # `namespace/name`
-        self._api, self._images, self._directory, self._base, self._nodes = api, images, directory, base, nodes
+        self._api, self._directory, self._base, self._nodes = api, directory, base, nodes
         self._addresses = 0
 
     async def watch(self) -> None:
@@ -223,7 +221,7 @@ class Kubelet:
                     running, "CreateContainerConfigError", "the node agent of the tests runs one container, once"
                 )
                 await asyncio.Future()
-        while (image := self._images.find(container["image"])) is None:
+        while (image := environment.image(container["image"])) is None:
             name = container["image"]
             missing = f'Failed to pull image "{name}": rpc error: code = NotFound desc = failed to resolve "{name}": not found'
             if running.waiting == "ContainerCreating":
@@ -234,9 +232,7 @@ class Kubelet:
                 )
             await asyncio.sleep(AGAIN_S)
         running.directory.mkdir()
-        mounts = await self._patiently(
-            running, lambda: environment.prepare(self._api, pod, running.directory, self.hidden_config_maps)
-        )
+        mounts = await self._patiently(running, lambda: environment.prepare(self._api, pod, running.directory))
         with contextlib.suppress(Refused):
             running.pod = await self._say(running, "Pending", podIP=running.address, podIPs=[{"ip": running.address}])
         env = await self._patiently(running, lambda: environment.variables(self._api, running.pod, image))

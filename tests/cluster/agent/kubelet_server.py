@@ -3,9 +3,10 @@
 `exec` and `attach` are refused: the API server speaks SPDY to kubelets, which no library here does.
 """
 
+import contextlib
 import fnmatch
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -75,17 +76,22 @@ class KubeletServer:
         )
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         answer.enable_chunked_encoding()
-        await answer.prepare(request)
+        with contextlib.suppress(ConnectionResetError):  # who read it has gone
+            await answer.prepare(request)
+            await self._send(answer, request, pieces)
+        return answer
+
+    async def _send(self, answer: web.StreamResponse, request: web.Request, pieces: AsyncIterator[bytes]) -> None:
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
         cut, sent = self._next_cut(namespace, name), 0
         async for piece in pieces:
             if cut is not None and sent + len(piece) > cut.after_bytes:
                 await answer.write(piece[: cut.after_bytes - sent])
                 request.transport.abort()
-                return answer
+                return
             await answer.write(piece)
             sent += len(piece)
         await answer.write_eof()
-        return answer
 
     def _next_cut(self, namespace: str, pod: str) -> Cut | None:
         for cut in self.cuts:

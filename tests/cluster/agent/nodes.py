@@ -133,6 +133,9 @@ class Nodes:
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._there.values()))
 
+    def __getitem__(self, name: str) -> Node:
+        return self._there[name]
+
     def find(self, name: str | None) -> Node | None:
         return self._there.get(name or "")
 
@@ -246,7 +249,7 @@ class Supply:
 
     boot_s: float = 0.2
     idle_s: float = 30.0  # GKE: about 10 min
-    none_left: set[str] = field(default_factory=set)  # names of shapes, or `*`
+    none_left: bool = False
 
 
 class Pools:
@@ -295,7 +298,7 @@ class Pools:
             await self._say(
                 pod, "NotTriggerScaleUp", f"{NO_SCALE_UP}: 1 node(s) didn't match Pod's node affinity/selector"
             )
-        elif self.supply[namespace].none_left & {shape.name, "*"}:
+        elif self.supply[namespace].none_left:
             await self._say(pod, "FailedScaleUp", STOCKOUT)
         elif sum(pool.shape is shape for pool in self._pools.values()) >= shape.most:
             await self._say(pod, "NotTriggerScaleUp", f"{NO_SCALE_UP}: 1 max node group size reached")

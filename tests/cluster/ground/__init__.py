@@ -1,1 +1,0 @@
-"""What the control plane and the emulated nodes do by themselves, without tpujob: the ground that its promises stand on."""

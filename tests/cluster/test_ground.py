@@ -1,0 +1,139 @@
+"""What the control plane, Kueue and the emulated nodes do by themselves, without tpujob: what its promises stand on."""
+
+import json
+import re
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.cluster.fixture import Cluster
+from tests.cluster.jobsets import condition, ended, jobset, pods, running, submit
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+ONE: dict[str, Any] = {"hosts": 1, "topology": "2x2x1"}
+STUCK = "tests.example/stuck"
+TIMED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (.*)")
+
+
+def test_two_slices_complete_each_on_a_node_pool_and_each_pod_knows_its_place(cluster: Cluster) -> None:
+    space = cluster.namespace()
+    script = "echo $HOSTNAME $JOB_COMPLETION_INDEX $TPU_WORKER_ID $TPU_WORKER_HOSTNAMES; getent hosts $HOSTNAME.j"
+    document = jobset("j", script, slices=2)
+    document["metadata"]["annotations"] = {
+        "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
+    }
+    submit(cluster, space, document)
+    assert ended(cluster, space, "j")["type"] == "Completed"
+    found = pods(cluster, space)
+    for pod, (number, host) in zip(found, [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True):
+        names = ",".join(f"j-slice-{number}-{each}.j" for each in (0, 1))
+        first, second = cluster.logs(pod).splitlines()
+        assert first == f"j-slice-{number}-{host} {host} {host} {names}"
+        assert second.split()[0] == pod["status"]["podIP"]
+    pool_of = {row["node"]: row["pool"] for row in cluster.meter.rows()}
+    used = [pool_of[pod["spec"]["nodeName"]] for pod in found]
+    assert used[0] == used[1] != used[2] == used[3]
+
+
+def test_the_deadline_of_a_job_counts_while_its_pods_are_pending_and_deletes_them(cluster: Cluster) -> None:
+    space = cluster.namespace()
+    cluster.faults.supply(space, none_left=True)
+    submit(cluster, space, jobset("j", "true"))
+    until(lambda: len(pods(cluster, space)) == 2, "its pods")
+    (job,) = cluster.get("jobs", "-n", space)
+    limit = '{"spec":{"activeDeadlineSeconds":1}}'
+    cluster.kubectl("patch", "job", job["metadata"]["name"], "-n", space, "--type=merge", "-p", limit)
+    assert ended(cluster, space, "j")["type"] == "Failed"
+    (job,) = cluster.get("jobs", "-n", space)
+    assert (condition(job, "Failed") or {})["reason"] == "DeadlineExceeded"
+    assert pods(cluster, space) == []
+
+
+def test_the_longest_time_of_execution_suspends_a_jobset_for_good(cluster: Cluster) -> None:
+    """It is neither failed nor deleted: its `ttlSecondsAfterFinished` never begins."""
+    space = cluster.namespace()
+    document = jobset("j", "sleep 300", queue="tpu")
+    document["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"] = "4"
+    document["spec"]["ttlSecondsAfterFinished"] = 0
+    submit(cluster, space, document)
+
+    def over() -> Any:
+        found = cluster.get("workloads", "-n", space)
+        return found and condition(found[0], "Evicted") and found[0]
+
+    workload = until(over, "the end of its time")
+    assert condition(workload, "Evicted")["reason"] == "DeactivatedDueToMaximumExecutionTimeExceeded"  # type: ignore[index]
+    until(lambda: not pods(cluster, space), "the pods to go")
+    found = cluster.get("jobset", "j", "-n", space)
+    assert found["spec"]["suspend"] is True and condition(found, "Completed", "Failed") is None
+    assert workload["spec"]["active"] is False
+
+
+def test_a_log_is_followed_to_its_end_with_a_time_on_each_line(cluster: Cluster) -> None:
+    long = "head -c 50000 /dev/zero | tr '\\0' x; echo"  # stored in parts, each with a time
+    pod = one_pod(cluster, f"{long}; for i in 1 2; do echo line $i; sleep 0.3; done; echo error >&2; printf unfinished")
+    followed = cluster.logs(pod, "--follow", "--timestamps").splitlines()
+    assert [TIMED.fullmatch(line)[1] for line in followed] == ["x" * 50000, "line 1", "line 2", "error", "unfinished"]  # type: ignore[index]
+    assert cluster.logs(pod, "--tail=1") == "unfinished\n"
+
+
+def test_a_pod_that_is_deleted_is_asked_to_end_and_followed_to_its_last_line_and_a_finalizer_keeps_it(
+    cluster: Cluster,
+) -> None:
+    """A pod beside one that failed is deleted by its Job: what it says in its time of grace reaches those who follow."""
+    pod = one_pod(cluster, "trap 'sleep 1; seq 2000; exit 9' TERM; echo first; sleep 300 & wait", [STUCK])
+    name, space = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    follower = follow(cluster, pod, "first\n")
+    cluster.kubectl("delete", "pod", name, "-n", space, "--wait=false")
+    rest = follower.communicate()[0].splitlines()
+    assert (len(rest), rest[-1], follower.returncode) == (2000, "2000", 0)
+    (left,) = until(lambda: [each for each in pods(cluster, space) if each["status"]["phase"] == "Failed"], "its end")
+    assert left["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
+    assert cluster.logs(pod, "--tail=1") == "2000\n"
+    cluster.kubectl("patch", "pod", name, "-n", space, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    until(lambda: cluster.get("pod", name, "-n", space) is None, "the pod to go")
+
+
+def test_a_log_that_is_cut_looks_complete_and_one_that_is_rotated_begins_later_for_those_who_come_late(
+    cluster: Cluster,
+) -> None:
+    pod = one_pod(cluster, "echo early; while sleep 0.1; do echo a line of some length; done")
+    name, space = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    cluster.faults.play("log_cut", namespace=space, after_bytes=300)
+    cut = cluster.logs(pod, "--follow", "--timestamps")
+    assert len(cut.encode()) == 300 and not cut.endswith("\n")
+    assert cluster.logs(pod, "--timestamps").startswith(cut)
+    follower = follow(cluster, pod, "early\n")
+    cluster.faults.play("log_rotated", namespace=space, pod=name)
+    assert follower.stdout is not None and follower.stdout.readline() == "a line of some length\n"
+    assert "early" not in cluster.logs(pod)
+    follower.kill()
+    follower.communicate()
+
+
+def test_the_log_of_a_container_that_has_not_begun_is_refused_with_the_reason(cluster: Cluster) -> None:
+    space = cluster.namespace()
+    submit(cluster, space, jobset("j", "true", image="registry.example/typo:1", **ONE))
+    until(lambda: "ImagePullBackOff" in json.dumps(pods(cluster, space)), "the back-off")
+    refused = cluster.kubectl("logs", pods(cluster, space)[0]["metadata"]["name"], "-n", space, check=False)
+    assert refused.returncode and "is waiting to start: ImagePullBackOff" in refused.stderr
+
+
+def follow(cluster: Cluster, pod: dict[str, Any], first: str) -> subprocess.Popen[str]:
+    """Follow a log. Returns once this line has come."""
+    words = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", "logs", pod["metadata"]["name"], "--follow"]
+    follower = subprocess.Popen([*words, "-n", pod["metadata"]["namespace"]], stdout=subprocess.PIPE, text=True)
+    assert follower.stdout is not None and follower.stdout.readline() == first
+    return follower
+
+
+def one_pod(cluster: Cluster, script: str, finalizers: Any = ()) -> dict[str, Any]:
+    """Start a script in a pod, and return that once it runs."""
+    space, document = cluster.namespace(), jobset("j", script, **ONE)
+    template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    template["metadata"] = {"finalizers": list(finalizers)}
+    submit(cluster, space, document)
+    return running(cluster, space, 1)[0]
