@@ -77,11 +77,14 @@ def removed(gke: Gke, pod: dict[str, Any]) -> None:
     gke.cluster.faults.play("node_removed", node=pod["spec"]["nodeName"])
 
 
+# As the pod is seen, with the reason or only its deletion, or the Job without it, or what is left of a failed JobSet. The
+# control plane looks for pods without nodes every minute.
+REMOVED = ("node no longer exists", "its pod was deleted", "pods have no node", "none of its pods is left")
+
+
 @pytest.mark.parametrize(("fault", "words"), [
     (evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",)),
-    # As the pod is seen, with the reason or only its deletion, or the Job without it, or what is left of a failed JobSet.
-    # The control plane looks for pods without nodes every minute.
-    pytest.param(removed, ("node no longer exists", "its pod was deleted", "pods have no node", "none of its pods is left"), marks=pytest.mark.long),
+    pytest.param(removed, REMOVED, marks=pytest.mark.long),
 ], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
     gke: Gke, fault: Callable[[Gke, dict[str, Any]], None], words: tuple[str, ...]
