@@ -51,9 +51,9 @@ EMULATED = Workers("an emulated worker", OWN, None, lend_torch=True)
 
 
 def pods_of(image: str) -> Workers:
-    """Return the pods with this image; which Python it has, only its name tells."""
+    """Return the pods with this image; its name may tell the Python. libtpu needs glibc 2.31; Debian 12 has 2.36."""
     named = re.fullmatch(r"(?:.*/)?python:(3\.\d+)(?:[.-].*)?", image)
-    return Workers(f"the image {image}", named[1] if named else "", "x86_64-manylinux_2_28")
+    return Workers(f"the image {image}", named[1] if named else "", "x86_64-manylinux_2_36")
 
 
 @dataclass(frozen=True, slots=True)
