@@ -170,7 +170,8 @@ def test_an_index_that_is_a_bomb_and_results_without_an_end_fill_no_memory(pod: 
 def test_a_bucket_is_not_trusted_either(pod: Hostile) -> None:
     """It holds an endless file."""
     row = {"size_bytes": 100_000, "sha256": hashlib.sha256(b"x" * 100_000).hexdigest()}
-    index = {"attempt": "r1-1", "rows": [{"path": "artifacts/endless", **row}, {"path": "artifacts/away", **row}]}
+    names = ("artifacts/\ud800", "artifacts/endless", "artifacts/away")
+    index = {"attempt": "r1-1", "rows": [{"path": name, **row} for name in names]}
 
     def read(worker: int, path: str) -> Iterator[bytes]:
         if path.endswith("away"):
@@ -184,7 +185,7 @@ def test_a_bucket_is_not_trusted_either(pod: Hostile) -> None:
     found = pod.collected()
     assert [(file.path, file.size_bytes) for file in found.files] == [("artifacts/endless", 100_000)]
     (problem,) = found.waiting
-    assert problem.why == "it is in the bucket of the job: the storage does not answer"
+    assert problem.why == "it is in the bucket of the job: the storage does not answer" and len(found.refused) == 1
 
 
 def test_words_of_a_pod_reach_the_terminal_plain_short_and_few(pod: Hostile) -> None:

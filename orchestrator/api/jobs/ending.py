@@ -189,9 +189,13 @@ def _with_stored(session: Session, found: RunRecord, attempt: Attempt, order: Co
         return attempt
     while (seen := collection.wait(1.0)).result is None:
         session.reporter.progress("collect", progress_text(seen, time.monotonic() - began))
-    collected.keep(order.destination, seen.result)
-    if not seen.result.waiting:
-        session.ledger.record(end_of(attempt, seen.result, session.now(found.cloud)))
+    came = seen.result
+    if came.problems and attempt.error != ArtifactError.__name__:  # its results were complete, or no part of its end
+        session.reporter.notice("warning", f"not collected: {came.problems[0]}")
+        return attempt
+    collected.keep(order.destination, came)
+    if not came.waiting:
+        session.ledger.record(end_of(attempt, came, session.now(found.cloud)))
     return session.ledger.run(found.id)[1]
 
 

@@ -176,7 +176,7 @@ def _kept_item(item: Any, path: Path, at: tuple[str, ...]) -> Iterator[tuple[Pat
         at == ("containers", "volumeMounts") and f"{item['mountPath']}/".startswith(f"{OWN}/")
     ):
         yield path, f"holds what the pod runs, below {OWN}; choose another name or path"
-    elif at == ("containers", "env") and not _is_deletion(item):
+    elif at == ("containers", "env"):  # also one that is to go
         for _, why in env_problems({item["name"]: item.get("value")}):
             yield path, why
     else:

@@ -177,8 +177,8 @@ class Cluster(LeasedPlace):
         bucket.remove_code(desk.reporter, run)
 
     def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
-        read = bucket.results(run)
-        return None if read is None else collected_from(read, run.spec.cluster.pods or 0, order)
+        read, pods = bucket.results(run), run.spec.cluster.pods
+        return collected_from(read, pods, order) if read is not None and pods else None
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
         return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))

@@ -228,6 +228,10 @@ POD = [  # what `gke.pod` may not say, and what is said of it
         ".containers[0].env[0]: is set by tpujob on every worker; choose another name",
     ),
     (
+        "containers: [{name: job, env: [{name: TPUJOB_X, $patch: delete}]}]",
+        ".containers[0].env[0]: is set by tpujob on every worker; choose another name",
+    ),
+    (
         "containers: [{name: job, env: [{name: API_TOKEN, value: abcdefgh12345678}]}]",
         ".containers[0].env[0]: looks like a secret, and files are shared; export it and write `env: {API_TOKEN: ",
     ),

@@ -112,7 +112,7 @@ class PodPacker:
     def _index(self) -> Iterator[dict[str, Any]]:
         note, read = self._follower.note, self._read_result
         rows, why, is_lost = self._of_log() if read is None else self._of_bucket(read)
-        if note and note.get("results_bytes") is None:
+        if note.get("results_bytes", 0) is None:
             rows, why = [], ""  # the job has not begun
         seen: set[str] = set()
         for row in rows:
@@ -126,6 +126,10 @@ class PodPacker:
         if not isinstance(row, dict) or not isinstance(row.get("path"), str):
             return _lost(DAMAGED_NAME, DAMAGED)
         path, beside = row["path"], {"beside": row.get("beside") is True}
+        try:
+            object_path(path)
+        except UnicodeEncodeError:  # no name of a file
+            return _lost(DAMAGED_NAME, DAMAGED)
         if "why" in row:
             kind = "harmless" if row.get("harmless") is True else "lost"
             return {"path": path, "why": str(row["why"])[:WHY_CHARS], kind: True, **beside}

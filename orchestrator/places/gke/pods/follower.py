@@ -139,10 +139,17 @@ class Follower(WorkerFollower):
             if ended and failed is None and view is not None and phase_ends.message_of(view).get("rc") is not None:
                 # Of a phase: the log has its end, or had it. It broke between node and API server, which looks like the end.
                 failed = CloudError("its log broke off")
-            if not ended or moved:
-                patience = _Patience()
             self.is_gone = failed is None and view is None and (self._pod != "" or self._may_be_gone)
-            if self.is_gone or (ended and (failed is None or patience.ends_with(failed))):
+            if not (ended or self.is_gone) or moved:
+                patience = _Patience()
+            if self.is_gone:
+                try:
+                    self.note = self._indexed()
+                    break
+                except CloudError as error:  # only the bucket knows how it has ended
+                    if patience.ends_with(error):
+                        raise
+            elif ended and (failed is None or patience.ends_with(failed)):
                 break
             pause_s = RETRY_FIRST_S if moved else min(2 * pause_s, RETRY_MOST_S)
             self._wakeup.sleep(pause_s)
@@ -286,7 +293,7 @@ class Follower(WorkerFollower):
         for event in self._log.rest():
             self._take(event)
         if not self.note:
-            self.note = self._indexed() if view is None else phase_ends.message_of(view)
+            self.note = {} if view is None else phase_ends.message_of(view)
         if self.note.get("why") == phase_ends.STOPPED and not self._status.final:
             view = self._last_view = self._fate()
         with self._wakeup.changed:
@@ -295,12 +302,18 @@ class Follower(WorkerFollower):
             self._finish()  # under the same lock: a phase that is attached later is concluded by `attach`
 
     def _indexed(self) -> Said:
-        """Return how a pod that is gone has ended, by what it has left in the bucket."""
-        with contextlib.suppress(CloudError, ArtifactError):
-            if self._results is not None:
-                note = read_index(self._results, self.index, self._attempt).get("note")
-                return note if isinstance(note, dict) else {}
-        return {}
+        """Return how a pod that is gone has ended, by what it has left in the bucket. Raises CloudError."""
+        if self._results is None:
+            return {}
+        try:
+            note = read_index(self._results, self.index, self._attempt).get("note")
+        except ArtifactError:
+            return {}
+        except CloudError as error:
+            if error.reason != "absent":
+                raise
+            return {}
+        return note if isinstance(note, dict) else {}
 
     def _end_phase(self, said: Said, view: PodView | None) -> None:
         """Move to the end of a phase that has not ended by itself."""

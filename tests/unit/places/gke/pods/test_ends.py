@@ -55,6 +55,9 @@ def results(names: str) -> list[dict[str, Any]]:
     return [*({"results": piece} for piece in pieces), {"end": end}]
 
 
+NONE: dict[str, Any] = {"results_bytes": None}  # of a job that has not begun
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "RETRY_FIRST_S", 0.0)
@@ -111,8 +114,8 @@ def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node
 
 @pytest.mark.parametrize(("of", "lines", "states"), [
     ("main", results("a")[1:], [WorkerState.EXITED, WorkerState.EXITED]),
-    ("main", [{"end": {"phase": "main", "rc": None, "why": "stalled"}}], [WorkerState.EXITED, WorkerState.LOST]),
-    ("setup", [{"end": {"phase": "setup", "rc": None, "why": "stalled"}}], [WorkerState.LOST]),
+    ("main", [{"end": {"phase": "main", "rc": None, "why": "stalled", **NONE}}], [WorkerState.EXITED, WorkerState.LOST]),
+    ("setup", [{"end": {"phase": "setup", "rc": None, "why": "stalled", **NONE}}], [WorkerState.LOST]),
 ])  # fmt: skip
 def test_so_has_one_of_which_only_the_last_lines_are_left(
     node: Node, followed: Make, of: str, lines: list[dict[str, Any]], states: list[WorkerState]
@@ -239,6 +242,33 @@ def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
     assert not node.streams[0].closed.is_set()
     seen.end("main")
     assert not seen.collect().problems
+
+
+def test_a_pod_of_an_older_version_has_results_that_are_not_read(node: Node, followed: Make) -> None:
+    says(node.pod(), [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, {"end": {"rc": 0, "phase": "main"}}])
+    seen = followed()
+    assert seen.end().rc == 0
+    assert [problem.path for problem in seen.collect().refused] == ["(the rest)"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("error", [CloudUnavailable("away"), AuthError("you may not read it")])
+def test_an_index_that_cannot_be_read_is_no_end_of_a_pod_that_is_gone(
+    followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError
+) -> None:
+    monkeypatch.setattr(follower, "OUTAGE_S", 0.05)
+    index = json.dumps({"attempt": "r1-1", "rows": [], "note": {"schema": 1, "phase": "main", "rc": 3}}).encode()
+    refusals = [error]
+
+    def read(worker: int, path: str) -> Iterator[bytes]:
+        if refusals:
+            raise refusals.pop()
+        yield index
+
+    assert followed(store=read).end().rc == 3
+    refusals += [error] * 100_000
+    with pytest.raises(type(error)):
+        followed(store=read).end()
 
 
 @pytest.mark.usefixtures("quick")
