@@ -71,7 +71,7 @@ def test_hosts_of_four_chips_are_not_put_on_an_idle_host_of_eight(gke: Gke) -> N
     assert ended(gke.cluster, gke.space, "eight")["type"] == "Completed"
     keys: dict[str, Any] = {"tpu": {"accelerator": "v6e-8"}, "gke": {"machine_type": "ct6e-standard-4t"}}
     done = gke.run(f"python3 -c '{MEET}'", queue=None, **keys)
-    assert done.returncode == 0 and "2 nodes (v6e-8-2-pool-" in done.text, done.text
+    assert done.returncode == 0 and "2 nodes (gke-v6e-8-2-pool-" in done.text, done.text
 
 
 POD = {
