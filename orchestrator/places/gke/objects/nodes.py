@@ -70,10 +70,8 @@ def placement(of: GkeSlice, capacity: Capacity, *, job_s: float) -> Placement:
 
 _LABELS = {
     (Provisioning.SPOT, False): gke.SPOT_LABEL,
-    (
-        Provisioning.FLEX_START,
-        False,
-    ): gke.FLEX_START_LABEL,  # nodes that were made for pods with the toleration have the taint
+    # Nodes that were made for pods with the toleration have the taint.
+    (Provisioning.FLEX_START, False): gke.FLEX_START_LABEL,
     (Provisioning.FLEX_START, True): gke.QUEUED_LABEL,
 }
 _PARTS = "(?:/reservationBlocks/([^/]+)(?:/reservationSubBlocks/([^/]+))?)?"

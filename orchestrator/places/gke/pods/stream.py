@@ -125,9 +125,7 @@ class PodLog:
         self._of: str | None = None
         self._last: Moment = (b"", b"", b"")  # of the last line
         self._count = 0  # of the lines that were read with this time
-        self._held: bytearray | None = (
-            None  # of a phase that is not known yet, where the log does not begin at its beginning
-        )
+        self._held: bytearray | None = None  # of a phase that is not known yet: the log does not begin at its beginning
         self._from_the_first = False
 
     @property
