@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 NAMESPACE = "default"
+GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class ClusterWish:
     machine_type: str | None = None
     privileged: bool | None = None
     host_network: bool | None = None
+    grace: float | None = None
     pod: tuple[Mapping[str, Any], ...] = ()  # fragments, which are merged in this order
 
     def over(self, other: ClusterWish) -> ClusterWish:
@@ -52,6 +54,7 @@ class ClusterTarget:
     machine_type: str | None = None  # None: the default form of the accelerator type
     privileged: bool = False
     host_network: bool = False
+    grace: float = GRACE_S  # of the job, after SIGTERM
     pod: tuple[Mapping[str, Any], ...] = ()  # fragments, which are merged in this order
 
     @property
@@ -89,4 +92,5 @@ def target_of(wish: ClusterWish, *, reserved: bool) -> ClusterTarget:
     assert wish.image is not None, "the problems of the wish come first"
     reservation = wish.reservation if reserved else None
     found = asdict(wish) | {"namespace": wish.namespace or NAMESPACE, "reservation": reservation}
+    found["grace"] = wish.grace or GRACE_S
     return ClusterTarget(**found | {key: found[key] is True for key in ("privileged", "host_network")})

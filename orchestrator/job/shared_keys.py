@@ -111,6 +111,11 @@ class GkeSection(Section):
         description="Give pods the network of their node, which is faster at scale. It breaks Workload Identity and Cloud "
         "Storage FUSE: pods then have the rights of the node's account.",
     )
+    grace: Annotated[float | None, BeforeValidator(field_rules.grace), Shape(TEXT_OR_NULL)] = Field(
+        default=None,
+        description="What the job has after SIGTERM when the cluster takes its pods away, such as for its last checkpoint: 1s "
+        "to 1h. Left out: 10s. A node that is preempted leaves 15 to 25 seconds.",
+    )
     pod: Annotated[dict[str, Any] | None, Shape({"anyOf": [{"type": "object"}, {"type": "null"}]})] = Field(
         default=None,
         description="A fragment of a PodSpec, and of the pod's `metadata`, that is merged into the pod as "

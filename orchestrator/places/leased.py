@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.places.desk import Desk
     from orchestrator.places.place import Standing, Watch
     from orchestrator.promise.lease.cloud_api import WorkerAddress
-    from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord, SavedState
 
 STOP_GRACE_S = 10.0
 NOTICE = "tpujob/notice"  # the watchdog publishes it when its VM is about to be preempted
@@ -86,6 +86,12 @@ class LeasedStay:
 
     async def leave(self, error: errors.TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         return collected
+
+    def starts_again(self, lost: errors.SliceLost, attempt: Attempt) -> bool:
+        return False
+
+    async def saved(self) -> SavedState | None:
+        return None
 
     def goes_on(self, error: errors.TpujobError, collected: CollectResult | None) -> bool:
         return not isinstance(error, errors.Vanished | errors.Preempted)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.errors import TpujobError
+from orchestrator.errors import SliceLost, TpujobError
 from orchestrator.promise.lease.cloud_api import Capabilities, Cloud
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, SavedState
@@ -71,6 +71,9 @@ class Standing:
     billed_since: float
     spent_usd: float = 0.0  # by attempts before
     patience_s: float | None = None  # a worker that does not answer for so long is lost; None: as `run.monitor` has it
+    starts: tuple[
+        float, ...
+    ] = ()  # of the job, at a place that starts it again by itself: each is an attempt; else nothing
 
     def cost(self, now: float) -> float | None:
         """Return the dollars so far; None without a known price."""
@@ -164,6 +167,12 @@ class Stay(Ground, Protocol):
 
     async def leave(self, error: TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         """End what a lease does not end; return what is collected by now. Raises nothing."""
+
+    def starts_again(self, lost: SliceLost, attempt: Attempt) -> bool:
+        """Return whether the place starts the job again by itself, on the same lease, after this end of an attempt."""
+
+    async def saved(self) -> SavedState | None:
+        """Return what the workers have saved of the work of the job; None where only the process of the run knows."""
 
     def goes_on(self, error: TpujobError, collected: CollectResult | None) -> bool:
         """Return whether a job that runs without a process still does, after this error of the command that followed it."""

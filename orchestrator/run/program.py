@@ -38,7 +38,7 @@ from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, t
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
 from orchestrator.run.progress import JobProgress, Outcome
-from orchestrator.run.restart import begin, restart, with_saved_work
+from orchestrator.run.restart import await_next_start, begin, count_starts, restart, with_saved_work
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetPort, StartedCrew
@@ -97,6 +97,9 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
         borrowed = is_borrowed(job, progress)
         # An attach takes the lease as owed at its end only: a restart before that would not release it.
         attached = job.attached_to is not None
+        if job.stay.starts_again(lost, progress.attempt):
+            await await_next_start(job, progress, lost)
+            return False
         if borrowed or attached or len(progress.losses) >= job.max_restarts:
             if progress.detached:
                 progress.detached = job.stay.goes_on(lost, progress.collected)
@@ -158,6 +161,7 @@ async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgres
     progress.lease = at.lease
     if progress.owed.lease is not None:
         progress.owed.lease = at.lease
+    await count_starts(job, progress, at)
     await progress.enter("connect")
     if progress.crew is None:
         progress.crew = await stay.connect(ask, at.lease)
@@ -173,6 +177,8 @@ async def _obtain(job: JobRun, ask: Ask, capabilities: Capabilities, progress: J
     """Return the slice to work on: that of the run before, or a held one that is free, else the first that can be had."""
     if job.attached_to is not None:
         return await job.stay.check(job.attached_to)
+    if progress.follows is not None and progress.lease is not None:
+        return await job.stay.check(progress.lease)
     if progress.owed.lease is not None and (taken := await take_over(job, capabilities, progress)) is not None:
         return taken
     if job.held is not None and not progress.losses:

@@ -84,6 +84,7 @@ class JobProgress:
     taken_over_at: float | None = None  # the slice of another run; None: it has none, or one of its own
     used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0
+    follows: float | None = None  # when the attempt before was lost, until it is said from where this one goes on
     saved_at: float | None = None  # when the last complete copy of the job's work was begun
     unsaved: tuple[Problem, ...] = ()  # what that copy has not, or not whole, of a slice that went
     _span: tuple[str, float] | None = None

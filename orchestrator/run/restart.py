@@ -9,8 +9,9 @@ from dataclasses import replace
 from orchestrator import errors
 from orchestrator.hosts.fleet.crew import StartRequest
 from orchestrator.hosts.fleet.effects import DescribeSaved, Disconnect
+from orchestrator.places.place import Standing
 from orchestrator.promise.effects.base import Lock, MaskSignals, Now, Record, Report, Unlock, UnmaskSignals
-from orchestrator.promise.lease.changes import AttemptEnded, Began, Continued, NotAllowed
+from orchestrator.promise.lease.changes import AttemptChange, AttemptEnded, Began, Continued, Leased, NotAllowed
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import CANCEL
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, SavedState
@@ -59,27 +60,71 @@ async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress
     await check_canceled(progress)
     if progress.owed.unproven:
         raise errors.TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
-    ended = AttemptEnded.by(progress.attempt.id, now, AttemptState.INTERRUPTED, lost, cause=lost.reason)
-    number = progress.attempt.number + 1
-    following = Attempt(f"{job.run.id}-{number}", job.run.id)
+    following = _next(progress.attempt)
     continues = await _describe_saved(job, progress, following.id, now)
-    await Lock(following.id)
-    try:  # one transaction: no command may take a run that goes on for one that has ended
-        await Record(ended, Began(job.run, following, await Now()), continues)
-    except NotAllowed as error:
-        raise errors.Canceled(CANCEL) from error
-    await Unlock(progress.attempt.id)
+    await _begin_next(progress, lost, now, Began(job.run, following, await Now()), continues)
     await _count_use(job, progress, lost, now)
     progress.attempt = following
     await UnmaskSignals()
     await progress.enter("wait")
     most = job.attempt.number + job.max_restarts
-    await Report("restart", f"attempt {number} {continues.text} · at most {most} attempts")
+    await Report("restart", f"attempt {following.number} {continues.text} · at most {most} attempts")
+
+
+def _next(attempt: Attempt) -> Attempt:
+    return Attempt(f"{attempt.run_id}-{attempt.number + 1}", attempt.run_id)
+
+
+async def _begin_next(
+    progress: JobProgress, lost: errors.SliceLost, lost_at: float, began: Began, event: AttemptChange
+) -> None:
+    """Record that the attempt was lost, and that the next one begins, with one more event of that one."""
+    ended = AttemptEnded.by(progress.attempt.id, lost_at, AttemptState.INTERRUPTED, lost, cause=lost.reason)
+    await Lock(began.attempt.id)
+    try:  # one transaction: no command may take a run that goes on for one that has ended
+        await Record(ended, began, event)
+    except NotAllowed as error:
+        raise errors.Canceled(CANCEL) from error
+    await Unlock(progress.attempt.id)
+
+
+async def await_next_start(job: JobRun, progress: JobProgress, lost: errors.SliceLost) -> None:
+    """Begin the next attempt of a job that its place starts again by itself."""
+    await progress.enter("wait")
+    if progress.crew is not None:
+        await Disconnect(progress.crew)
+    progress.crew = None
+    await Report("lost", f"{lost.reason}: {lost.message}")
+    await check_canceled(progress)
+    await _count_start(job, progress, lost, await Now())
+
+
+async def count_starts(job: JobRun, progress: JobProgress, at: Standing) -> None:
+    """Record the attempts of a job that its place has started again, unseen, and from where the last one goes on."""
+    for start in at.starts[progress.attempt.number :]:
+        unseen = errors.Preempted("the cluster took the job away and started it again, while no process followed it")
+        await _count_start(job, progress, unseen, start)
+    if progress.follows is not None:
+        lost_at, progress.follows = progress.follows, None
+        continues = await _describe_saved(job, progress, progress.attempt.id, lost_at)
+        await Record(continues)
+        await Report("restart", f"attempt {progress.attempt.number} {continues.text}")
+
+
+async def _count_start(job: JobRun, progress: JobProgress, lost: errors.SliceLost, lost_at: float) -> None:
+    following, lease = _next(progress.attempt), progress.lease
+    assert lease is not None, "the job runs on it"
+    began = Began(job.run, following, lost_at)
+    await _begin_next(progress, lost, lost_at, began, Leased(following.id, lost_at, lease.id))
+    progress.losses.append(Loss(progress.attempt, lease, lost.reason, lost_at))
+    progress.attempt, progress.follows = following, lost_at
 
 
 async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lost_at: float) -> Continued:
     """Return from where the next attempt continues."""
-    state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
+    state = await job.stay.saved()
+    if state is None:
+        state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
     saved_at = progress.saved_at if state.at is None else state.at
     return await _continued(job, state, following, None if saved_at is None else max(lost_at - saved_at, 0.0))
 

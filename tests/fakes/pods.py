@@ -65,6 +65,9 @@ def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any
         "stall_s": None,
         "inline_bytes": 1 << 20,
         "bucket": None,
+        "max_restarts": 0,
+        "hold_s": 0,
+        "grace_s": 10.0,
         "code_sha256": None if archive is None else hashlib.sha256(archive).hexdigest(),
         "code_object": None,
         **keys,
@@ -149,7 +152,11 @@ class Pod:
     clock: Callable[[], float] = time.time
 
     def start(self, asked: Mapping[str, Any], env: Mapping[str, str], archive: bytes | None) -> None:
-        own = {"TPUJOB_TERMINATION_LOG": str(self.place / "note"), "HOME": str(self.place / "run")}
+        own = {
+            "TPUJOB_TERMINATION_LOG": str(self.place / "note"),
+            "HOME": str(self.place / "run"),
+            "TPUJOB_POD": self.name,
+        }
         self.process = subprocess.Popen(
             [sys.executable, *program(self.place, asked, archive)],
             stdin=subprocess.DEVNULL,

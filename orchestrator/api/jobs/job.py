@@ -139,6 +139,7 @@ class Gke(_Values):
     machine_type: str | None = None
     privileged: bool | None = None
     host_network: bool | None = None
+    grace: Duration | None = None  #: of the job after SIGTERM
     pod: Mapping[str, Any] | None = None  #: a fragment of a PodSpec, merged into the pod
 
 

@@ -15,8 +15,7 @@ from importlib import resources
 # -I and -S: no site packages, no PYTHON* variables, half the start-up time.
 PYTHON = ("python3", "-IS")
 NOT_SHIPPED = ("pod/*",)
-NOT_IN_A_POD = ("agent/serve.py", "files/receive.py", "files/store.py", "buckets/jax_cache.py",
-    "buckets/manifest.py", "buckets/saved.py", "buckets/restore_work.py", "buckets/save_work.py")  # fmt: skip
+NOT_IN_A_POD = ("agent/serve.py", "files/receive.py", "files/store.py", "buckets/jax_cache.py")
 # Runs on the worker: reads exactly the archive from stdin, stores it under its name, and becomes it. The rest of stdin is the
 # agent's. Python imports from the archive itself. What it does here without hashlib and pathlib takes a third of the time.
 BOOT = """

@@ -121,14 +121,19 @@ def max_cost(value: Any) -> float | None:
     return dollars(value, "5.00")
 
 
-def linger(value: Any, least: str = "1m") -> float | None:
+def linger(value: Any, least: str = "1m", most: str = "24h", example: str = "30m") -> float | None:
     """Return `limits.linger`, or `keep_on_failure`, in seconds; None if there is none."""
     if value is None:
         return None
-    seconds = duration(value, least, "24h")
-    if not parse_duration(least) <= seconds <= parse_duration("24h"):
-        raise ValueError(_outside(value, least, "24h", example="30m"))
+    seconds = duration(value, least, most)
+    if not parse_duration(least) <= seconds <= parse_duration(most):
+        raise ValueError(_outside(value, least, most, example=example))
     return seconds
+
+
+def grace(value: Any) -> float | None:
+    """Return `gke.grace` in seconds; None leaves it to the settings."""
+    return linger(value, "1s", "1h", "30s")
 
 
 def max_results(value: Any) -> int | None:

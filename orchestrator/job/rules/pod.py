@@ -121,7 +121,8 @@ _NAMED = "is how the pods of a job find each other, and JobSet sets it; remove i
 _CHIPS = "follows from `tpu.accelerator`: a pod has all chips of its host; remove it"
 _TYPE, _CAPACITY = "follows from `tpu.accelerator` and `gke.machine_type`", "follows from `tpu.provisioning`"
 _BUILT: dict[tuple[str, ...], str] = {
-    ("activeDeadlineSeconds",): _ENDS, ("terminationGracePeriodSeconds",): _ENDS, ("restartPolicy",): _ENDS,
+    ("activeDeadlineSeconds",): _ENDS, ("restartPolicy",): _ENDS,
+    ("terminationGracePeriodSeconds",): "follows from `gke.grace`; write it there",
     ("containers", "restartPolicy"): _ENDS, ("containers", "restartPolicyRules"): _ENDS,
     ("containers", "command"): _AGENT, ("containers", "args"): _AGENT, ("containers", "workingDir"): _AGENT,
     ("containers", "image"): "is `gke.image`; write it there",

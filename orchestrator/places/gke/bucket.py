@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import CloudError, UserError
 from orchestrator.places import google
+from orchestrator.places.gke.starts import Starts, restarts_of
 from orchestrator.places.preparation import buckets
 from orchestrator.text import names
 from orchestrator.text.units import format_size
+from orchestrator.vm.buckets.manifest import url_of
 
 if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
@@ -67,6 +69,15 @@ def results(run: RunRecord) -> ReadResult | None:
         return None
     objects, place = _objects(), f"{run.spec.bucket}/{run.id}"
     return lambda worker, path: objects.download(f"{place}/worker{worker}/{path}")
+
+
+def starts(run: RunRecord) -> Starts | None:
+    """Return what reads how often the cluster has started the job of a run; None where it may start it once."""
+    if not run.spec.bucket or not (most := 1 + restarts_of(run)) > 1:
+        return None
+    objects, place = _objects(), f"{run.spec.bucket}/{run.id}"
+    saved = buckets.SavedInBucket(url_of(run.spec.bucket, run.id), os.environ.get(EMULATOR) or None)
+    return Starts(most, lambda number: objects.download(f"{place}/attempts/{number}.json"), saved)
 
 
 def _objects(timeout_s: float | None = None) -> Objects:

@@ -37,8 +37,8 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     for path, why in _NOT_ON_A_CLUSTER.items():
         if _is_set(data, path):
             yield path, f"{why}; remove it"
-    if data.get("on_preemption") == "restart":
-        why = "restarts jobs on slices; a job on a cluster runs once: submit it again, or remove this"
+    if data.get("on_preemption") == "restart" and data.get("bucket") is None:
+        why = "on a cluster goes on from what the pods saved to the bucket of the job; name a `bucket:`, or remove this"
         yield ("on_preemption",), why
     train = data.get("train")
     if isinstance(train, Mapping) and train.get("entry") is None:

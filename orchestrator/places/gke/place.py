@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from orchestrator.promise.lease.run_and_attempt import RunRecord
 
 
-GRACE_S = 180.0  # beyond what the control plane keeps by itself: pods are stopped with a grace of a minute
+SPARE_S = 180.0  # beyond what the control plane keeps by itself: pods are stopped with a grace
 
 
 def draft_of(
@@ -75,7 +75,7 @@ def draft_of(
         runtime_version="",
         spot=tpu.effective_provisioning.spot,
         owner=desk.owner,
-        deadline=now + deadlines.life_s + GRACE_S - deadlines.wait_s + (deadlines.kept_s if detach else 0.0),
+        deadline=now + deadlines.life_s + SPARE_S - deadlines.wait_s + (deadlines.kept_s if detach else 0.0),
         created_at=now,
         provisioning=str(tpu.effective_provisioning),
         usd_per_hour=None if location is None else price(job, location)[0],
@@ -165,19 +165,23 @@ class Cluster(LeasedPlace):
         upload = None
         if made.upload is not None:
             upload = partial(bucket.upload, desk.reporter, made.upload, made.code_object)
-        stay = ClusterStay((draft,), upload, _results_at(run), made.job.pods)
+        stay = ClusterStay((draft,), upload, _results_at(run), made.job.pods, bucket.starts(run))
         return Prepared(
             run, attempt, stay, _phases(phases), files={MANIFEST: to_yaml(_shown(documents)), **made.chosen.files}
         )
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
-        return ClusterStay(bucket=_results_at(run), pods=run.spec.cluster.pods or 0), _phases(run.spec.cluster.phases)
+        about = run.spec.cluster
+        stay = ClusterStay(bucket=_results_at(run), pods=about.pods or 0, starts=bucket.starts(run))
+        return stay, _phases(about.phases)
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         bucket.remove_code(desk.reporter, run)
 
     def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
-        read, pods = bucket.results(run), run.spec.cluster.pods
+        read, pods, starts = bucket.results(run), run.spec.cluster.pods, bucket.starts(run)
+        if starts is not None:  # the last one has left them, whether or not a command has seen it
+            order = replace(order, attempt=f"{run.id}-{min(len(starts()), starts.most) or 1}")
         return collected_from(read, pods, order) if read is not None and pods else None
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:

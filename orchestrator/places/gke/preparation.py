@@ -43,8 +43,9 @@ from orchestrator.places.gke.objects.manifest import (
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.preparation import code, resolving
 from orchestrator.places.preparation.code import told_shipment
-from orchestrator.places.preparation.phases import pod_scripts
+from orchestrator.places.preparation.phases import pod_scripts, saved_to
 from orchestrator.places.preparation.resolving import Resolved
+from orchestrator.promise.lease import periods
 from orchestrator.text import artifacts, names
 from orchestrator.text.units import format_size
 
@@ -80,8 +81,15 @@ def shape_of(spec: JobSpec, of_settings: ClusterWish) -> ClusterShape:
             wait_s=spec.tpu.wait,
             linger_s=spec.limits.linger,
             queued=target.queue is not None,
+            starts=1 + restarts_of(spec),
+            grace_s=target.grace,
         ),
     )
+
+
+def restarts_of(spec: JobSpec) -> int:
+    """Return how often the cluster may start the job again."""
+    return spec.max_restarts if spec.on_preemption == "restart" else 0
 
 
 LEVEL = 6  # of gzip: the next ones save a percent, and take twice as long
@@ -134,6 +142,9 @@ def _member(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 SCHEMA = 1
+# A pod that failed since another one is gone waits for that to end the job: the other has the grace of the job, and then as
+# long to send its results; of a node that is lost, the control plane learns within a minute.
+HOLD_S = 120.0
 COORDINATOR_S = 60.0  # pods of a job start within less, and a job whose pods do not meet waits for it in vain
 
 
@@ -143,7 +154,7 @@ def program_of(
     *,
     run: str,
     node: str,
-    topology: str,
+    shape: ClusterShape,
     env: Mapping[str, str],
     shipment: Shipment | None,
     scratch: Path,
@@ -154,20 +165,27 @@ def program_of(
     written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
     """
     archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
+    restarts = restarts_of(spec)
     hidden = {name for name, value in spec.env.items() if secret_sources({name: value})}
     request: dict[str, Any] = {
         "schema": SCHEMA,
         "run": run,
-        "attempt": f"{run}-1",
+        "max_restarts": restarts,
+        "hold_s": HOLD_S + shape.target.grace if restarts and shape.pods > 1 else 0,
+        "grace_s": shape.target.grace,
         "phases": [
             {"name": name, "script": script}
             for name, script in pod_scripts(
-                spec, code_id=shipment.id if shipment else None, environment=chosen.environment
+                spec,
+                code_id=shipment.id if shipment else None,
+                environment=chosen.environment,
+                saved=saved_to(spec, run, periods.GOOGLE.save_s) if restarts else None,
+                node=node,
             )
         ],
         "env": {
             "TPU_NAME": node,
-            "TPUJOB_TOPOLOGY": topology,
+            "TPUJOB_TOPOLOGY": shape.slice.topology,
             **{name: value for name, value in env.items() if name not in hidden},
         },
         "code_sha256": None if archive is None else archive.sha256,
@@ -246,7 +264,7 @@ def prepare(
         chosen,
         run=run,
         node=node,
-        topology=shape.slice.topology,
+        shape=shape,
         env=env,
         shipment=shipment,
         scratch=Path(stack.enter_context(TemporaryDirectory(prefix="tpujob-code-"))),

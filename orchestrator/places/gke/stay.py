@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +25,7 @@ from orchestrator.errors import (
 from orchestrator.hosts.fleet.effects import Connect, WaitForWorkers
 from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerStatus
 from orchestrator.places.gke.objects.nodes import NodeView, in_words
+from orchestrator.places.gke.starts import Start, Starts, shown
 from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing, Watch
@@ -34,7 +35,7 @@ from orchestrator.promise.effects.cloud import Get, Workers
 from orchestrator.promise.lease.changes import Leased, NotAllowed, Ready
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, WorkerAddress
 from orchestrator.promise.lease.lease import Lease, LeaseState
-from orchestrator.promise.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, WorkerEnd, what_ended_it
+from orchestrator.promise.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, SavedState, WorkerEnd, what_ended_it
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.obtain.acquire import create_slice
 from orchestrator.promise.obtain.drafts import Draft
@@ -137,6 +138,8 @@ def verdict(lease: Lease, status: FleetStatus, run: str) -> TpujobError | None:
         case "OOMKilled":
             text = f"the job on worker{first.index} was killed: it took more memory than there is (OOMKilled)"
             return PayloadFailed(text, hint=hint, workers=ends)
+        case "restarts":
+            return Preempted(f"{lease.name.node} was taken away: {first.detail}")
         case "failed" | "ContainerCannotRun" | "StartError":
             return SliceLost(
                 f"worker{first.index} could not begin the job: {_why(first)}", reason="not-begun", hint=hint
@@ -161,6 +164,7 @@ LATE_S = 60.0  # a pod ends its job by itself; for so long this waits for it
 CONNECT_S = 60.0
 RECENT_S = 60.0  # between two looks, unless this machine slept: no job starts and reaches its limit meanwhile
 UNKNOWN = "unknown"
+ENDED = ("Finished", "Failed", "Completed")  # native states of a JobSet that has ended
 OUTAGE_S = 600.0  # an API server that is upgraded is away for minutes, and the pods run on
 
 # Errors after which a job does not go on, or never began. After all others it may.
@@ -172,6 +176,7 @@ class Seen:
     """What this process has learned of the cluster. `over`: that it has ended the job."""
 
     nodes: tuple[str, ...] = ()  # that run the job
+    starts: Sequence[Start] = ()  # up to the current one, of a job that may be started again
     over: bool = False
 
     def add(self, nodes: tuple[str, ...]) -> None:
@@ -186,6 +191,7 @@ class ClusterStay(LeasedStay):
     upload: Callable[[], None] | None = None  # stores code that no ConfigMap holds
     bucket: str | None = None  # where the results of the run are, if it has one
     pods: int = 0  # of the job
+    starts: Starts | None = None  # of a job that the cluster may start again
     seen: Seen = field(default_factory=Seen)
 
     @property
@@ -212,20 +218,26 @@ class ClusterStay(LeasedStay):
         """
         assert lease is not None
         lease, began = await self._started(ask.attempt, lease, capabilities)
-        end = End(min(lease.deadline, began + ask.max_duration_s + LATE_S), LIMIT, movable=False, spare_s=LATE_S)
-        return Standing(lease, began, end, lease.billed_from or began, patience_s=math.inf)
+        starts = self.seen.starts
+        left_s = ask.max_duration_s - sum(start.used_s for start in starts[:-1])
+        end = End(min(lease.deadline, began + left_s + LATE_S), LIMIT, movable=False, spare_s=LATE_S)
+        times = tuple(start.at for start in starts)
+        return Standing(lease, began, end, lease.billed_from or began, patience_s=math.inf, starts=times)
 
     async def _started(self, attempt: Attempt, lease: Lease, capabilities: Capabilities) -> tuple[Lease, float]:
         """Return the lease once all pods have started, and since when they run."""
-        if lease.state is LeaseState.READY:
+        if lease.state is LeaseState.READY and self.starts is None:
             lease, _ = await check_slice(lease)
             return lease, await _running_since(lease)
         began = await Now()
-        give_up_at = min((lease.ready_by or began) + capabilities.timings.provision_s, lease.deadline)
+        ready_by = lease.ready_by
+        if ready_by is not None and attempt.number > 1:  # it waits again
+            ready_by = began + ready_by - lease.created_at
+        give_up_at = min((ready_by or began) + capabilities.timings.provision_s, lease.deadline)
         before, looked_at = "", began
         for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
             is_recent = await Now() - looked_at < RECENT_S
-            state = await self._look(attempt, lease, before if is_recent else "")
+            state = await self._look(attempt, lease, ready_by, before if is_recent else "")
             if state is None:
                 break
             now = looked_at = await Now()
@@ -238,9 +250,9 @@ class ClusterStay(LeasedStay):
             await Sleep(pause_s, lease_id=lease.id)
         await Report("ready", f"{lease.name.node}: every pod runs, after {format_duration(await Now() - began)}")
         lease = await ReadLease(lease.id)
-        return lease, lease.ready_at or await Now()
+        return lease, (lease.ready_at or await Now()) if self.starts is None else await _running_since(lease)
 
-    async def _look(self, attempt: Attempt, lease: Lease, before: str) -> str | None:
+    async def _look(self, attempt: Attempt, lease: Lease, ready_by: float | None, before: str) -> str | None:
         """Return what the JobSet waits for; None once all its pods have started, which is then recorded.
 
         `before`: what it waited for a moment ago; empty if that is not known, so that it may have run since.
@@ -263,13 +275,24 @@ class ClusterStay(LeasedStay):
                 )
             raise view.error or errors.Preempted(f"{lease.name.node} was taken away ({view.native_state})")
         now = await Now()
+        if view.state is SliceState.READY and self.starts is not None:
+            try:
+                counted = shown(await Make(self.starts), view.hosts, over=view.native_state in ENDED)
+            except (errors.CloudError, errors.ArtifactError) as error:
+                return f"{UNKNOWN} ({error.message})"
+            if len(counted) < attempt.number and view.native_state not in ENDED:
+                return "Running: the pods do not say yet which start of the job they are"
+            if len(counted) < attempt.number and attempt.number > 1:
+                self.seen.over = True
+                raise errors.Preempted(f"{lease.name.node} was taken away, and the cluster does not start it again")
+            self.seen.starts = counted[: self.starts.most]
         if view.state is SliceState.READY:
             try:
                 await Record(Ready(lease.id, ready_at(lease, view, now)), Leased(attempt.id, now, lease.id))
             except NotAllowed as error:  # while the API was asked
                 raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
             return None
-        if view.state is SliceState.QUEUED and lease.ready_by is not None and asked_at >= lease.ready_by:
+        if view.state is SliceState.QUEUED and ready_by is not None and asked_at >= ready_by:
             raise errors.CapacityError(
                 f"{lease.name.node} was not admitted, or got no nodes, in time: it is still {view.native_state}"
             )
@@ -343,6 +366,12 @@ class ClusterStay(LeasedStay):
             them = "it" if len(nodes) == 1 else "them"
             ran = f"the job ran on {in_words([NodeView(name) for name in nodes])}"
             await Report("nodes", f"{ran}, billed until the cluster deletes {them}; `--watch-nodes` waits for that")
+
+    def starts_again(self, lost: errors.SliceLost, attempt: Attempt) -> bool:
+        return self.starts is not None and attempt.number < self.starts.most and not self.seen.over
+
+    async def saved(self) -> SavedState | None:
+        return None if self.starts is None else await Make(self.starts.saved)
 
     def goes_on(self, error: errors.TpujobError, collected: CollectResult | None) -> bool:
         """Results that could not be collected wait in the logs of the pods, until the cluster deletes them."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
+from orchestrator.errors import Canceled, Interrupted, SliceLost, TpujobError, UserError
 from orchestrator.hosts.fleet.crew import Crew, FleetStatus, StartRequest
 from orchestrator.hosts.fleet.effects import StartCollection, StopPhase, WaitForCollection
 from orchestrator.hosts.fleet.local import AGENT, LocalCrew, ask_to_end, remove_leftovers
@@ -27,7 +27,7 @@ from orchestrator.places.preparation.code import told_shipment
 from orchestrator.promise.effects.base import MakeNow, Report
 from orchestrator.promise.lease.cloud_api import Capabilities
 from orchestrator.promise.lease.lease import CANCEL, Lease
-from orchestrator.promise.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.promise.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord, SavedState
 from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.standing import SliceProblem
 from orchestrator.text import scripts
@@ -122,6 +122,12 @@ class LocalStay:
             await Report("warning", f"the artifacts were not collected: {error}")
             return None
         return found
+
+    def starts_again(self, lost: SliceLost, attempt: Attempt) -> bool:
+        return False
+
+    async def saved(self) -> SavedState | None:
+        return None
 
     def goes_on(self, error: TpujobError, collected: CollectResult | None) -> bool:
         return False

@@ -98,10 +98,7 @@ def phases(
         shipped = shipment.id if shipment else None
         return PhaseScript(phase, text, run, env, shipped, emulation, bucket, artifacts.patterns(spec.artifacts), saved)
 
-    saved = None
-    if spec.bucket is not None and save_s is not None:
-        beside = MOST_BESIDE if artifacts.takes_all(spec.artifacts) else None
-        saved = SavedTo(manifest.url_of(spec.bucket, run.id), save_s, beside)
+    saved = None if save_s is None else saved_to(spec, run.id, save_s)
     first = [Phase("setup", AttemptState.SETUP, script("setup", setup))] if setup or saved is not None else []
     if spec.bucket is not None and _has_jax(spec, environment) and JAX_CACHE not in env:
         fetch, send = (agent.command("jax_cache", way, f"{spec.bucket}/jax") for way in ("fetch", "send"))
@@ -115,12 +112,29 @@ def _has_jax(spec: JobSpec, environment: Environment | None) -> bool:
     return re.search(r"^jax\b", installed, re.M | re.I) is not None or "jax" in " ".join(spec.setup or ())
 
 
-def pod_scripts(spec: JobSpec, *, code_id: str | None, environment: Environment | None) -> tuple[tuple[str, str], ...]:
+def saved_to(spec: JobSpec, run: str, every_s: float) -> SavedTo | None:
+    """Return where the workers save the work of a job; None for one without a bucket."""
+    beside = MOST_BESIDE if artifacts.takes_all(spec.artifacts) else None
+    return None if spec.bucket is None else SavedTo(manifest.url_of(spec.bucket, run), every_s, beside)
+
+
+def pod_scripts(
+    spec: JobSpec,
+    *,
+    code_id: str | None,
+    environment: Environment | None,
+    saved: SavedTo | None = None,
+    node: str = "",
+) -> tuple[tuple[str, str], ...]:
     """Return the same phases for the pods of a cluster, as (name, script).
 
     An image that has what a training needs is used as it is; in another one, setup installs it. `code_id`: of what is shipped.
+    `saved`: where they save the work of a job that may be restarted, `node` being its JobSet.
     """
     setup, main = _texts(spec, code_id, None, environment, in_pod=True)
+    if saved is not None:
+        patterns = artifacts.patterns(spec.artifacts)
+        setup, main = (_saving(*each, saved, node, patterns) for each in (("setup", setup), ("main", main)))
     return (*((("setup", setup),) if setup else ()), ("main", main))
 
 
@@ -204,7 +218,9 @@ class PhaseScript:
 
     def __call__(self, attempt: Attempt, lease: Lease | None, hosts: Sequence[str], coordinator: str) -> StartRequest:
         assert lease is not None
-        text = self.text if self.saved is None else self._saving(self.saved, attempt, lease)
+        text = self.text
+        if self.saved is not None:
+            text = _saving(self.phase, text, self.saved, lease.name.node, self.artifacts)
         return StartRequest(
             attempt=attempt.id,
             phase=self.phase,
@@ -218,14 +234,14 @@ class PhaseScript:
             ],
         )
 
-    def _saving(self, to: SavedTo, attempt: Attempt, lease: Lease) -> str:
-        """Return the script with what fetches the saved work before the setup, or what saves it beside the job."""
-        about = (attempt.id, lease.name.node, to.url)
-        if self.phase == "setup":
-            return f"( {agent.command('restore_work', *about)} ) || exit\n{self.text}"
-        wanted = json.dumps({"patterns": self.artifacts, "beside": to.beside_bytes})
-        return scripts.beside(self.text, f"{agent.command('save_work', *about, wanted, f'{to.every_s:g}')} 3>&1")
-
     def _upload(self, attempt: Attempt) -> str:
         command = agent.command("upload", attempt.id, f"{self.bucket}/{self.run.id}", json.dumps(self.artifacts))
         return f'{command} "$TPUJOB_WORKER"'
+
+
+def _saving(phase: str, text: str, to: SavedTo, node: str, patterns: tuple[str, ...]) -> str:
+    """Return the script with what fetches the saved work before the setup, or what saves it beside the job."""
+    if phase == "setup":
+        return f"( {agent.command('restore_work', node, to.url)} ) || exit\n{text}"
+    wanted = json.dumps({"patterns": patterns, "beside": to.beside_bytes})
+    return scripts.beside(text, f"{agent.command('save_work', node, to.url, wanted, f'{to.every_s:g}')} 3>&1")

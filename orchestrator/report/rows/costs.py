@@ -74,7 +74,11 @@ def shares(ledger: Ledger, run: RunRecord, now: float) -> list[Share]:
         number = max((index for index, at in enumerate(began) if at <= lease.created_at), default=0)
         on_request = lease.held_for in (HeldFor.USER, HeldFor.FAILURE)
         until = ended if on_request and ended is not None else now
-        found.append(Share(attempts[number].id, lease, since, min(until, lease.gone_at or until)))
+        until = min(until, lease.gone_at or until)
+        # A cluster starts a job again on the same lease: each attempt on it counts from its beginning.
+        users = [number, *(n for n, each in enumerate(attempts) if each.lease_id == lease.id and n > number)]
+        edges = [since, *(min(max(began[n], since), until) for n in users[1:]), until]
+        found += [Share(attempts[n].id, lease, *edges[at : at + 2]) for at, n in enumerate(users)]
     known = {lease.id for lease in own}
     for attempt, at in zip(attempts, began, strict=True):
         if attempt.lease_id is not None and attempt.lease_id not in known:

@@ -14,21 +14,20 @@ import time
 from pathlib import Path
 
 from ..files import beside
-from ..files.phases import PhaseFiles
 from .data_objects import Changed, Failed, Source
 from .manifest import Manifest, Part, Superseded
-from .saved import RESTORED_PART, Damaged, Saved, explained, say
+from .saved import RESTORED_PART, Damaged, Saved, explained, number_of, phase_of_job, say
 
 
-def restore_work(attempt: str, node: str, url: str) -> None:
+def restore_work(node: str, url: str) -> None:
     """Take over the manifest, and fetch what is saved, unless TPUJOB_SAVED_WORK says that the client has sent it.
 
-    Exits with 1 if that would begin anew what is saved.
+    Exits with 1 if that would begin anew what is saved: "bucket" says that something is, "again" that something may be.
     """
-    number, worker = int(attempt.rpartition("-")[2]), int(os.environ["TPUJOB_WORKER"])
+    phase, worker = phase_of_job(), int(os.environ["TPUJOB_WORKER"])
     comes_from = os.environ.get("TPUJOB_SAVED_WORK", "")
-    saved = Saved(url, number, node, worker, int(os.environ["TPUJOB_WORKERS"]), Source())
-    run = Path(PhaseFiles(attempt, "main").run)
+    saved = Saved(url, number_of(phase), node, worker, int(os.environ["TPUJOB_WORKERS"]), Source())
+    run = Path(phase.run)
     try:
         found = saved.write()
         if comes_from != "client" and found.copies:
@@ -40,7 +39,7 @@ def restore_work(attempt: str, node: str, url: str) -> None:
         sys.exit(1)
     except (Failed, Changed, OSError) as error:
         why = explained(saved, error)
-        if comes_from == "bucket":
+        if comes_from in ("bucket", "again"):
             say(f"the saved work in {url} cannot be fetched: {why}")
             sys.exit(1)
         if not worker:

@@ -23,7 +23,7 @@ from ..files.phases import PhaseFiles
 from . import manifest
 from .data_objects import Source, check
 from .manifest import Copy, File, Part, Superseded
-from .saved import RESTORED_PART, Saved, explained, say
+from .saved import RESTORED_PART, Saved, explained, number_of, phase_of_job, say
 
 PIECE_BYTES = 32 << 20  # what one request sends, and what a broken one sends again
 CHECKPOINT, METRICS = "artifacts/checkpoint.json", "artifacts/metrics.jsonl"
@@ -39,12 +39,12 @@ class Stopped(Exception):
     """The job has been asked to stop."""
 
 
-def save_work(attempt: str, node: str, url: str, patterns: str, every: str) -> None:
+def save_work(node: str, url: str, patterns: str, every: str) -> None:
     """Save every so many seconds, or more often if that is quick, until the job has ended. `patterns`: JSON, with "beside"."""
     os.nice(19)
-    number, worker = int(attempt.rpartition("-")[2]), int(os.environ["TPUJOB_WORKER"])
-    saved = Saved(url, number, node, worker, int(os.environ["TPUJOB_WORKERS"]), Source())
-    saver = Saver(saved, PhaseFiles(attempt, "main"), json.loads(patterns))
+    phase, worker = phase_of_job(), int(os.environ["TPUJOB_WORKER"])
+    saved = Saved(url, number_of(phase), node, worker, int(os.environ["TPUJOB_WORKERS"]), Source())
+    saver = Saver(saved, phase, json.loads(patterns))
     saved.source = Source(left_s=saver.left_s)
     signal.signal(signal.SIGTERM, lambda *_: saver.stop())
     with contextlib.suppress(Superseded):

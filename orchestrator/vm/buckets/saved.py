@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..files.phases import PhaseFiles
 from . import manifest
 from .cloud_storage import split
 from .data_objects import Changed, Failed, Source, check
@@ -15,6 +16,17 @@ from .manifest import Copy, Manifest, Part
 CONFLICTS = 100  # of writes of the manifest: every worker may be one
 LOG = 3  # the descriptor of the job's log
 RESTORED_PART = ".draft.part.json"  # in the directory of the attempt: what came from the bucket
+
+
+def phase_of_job() -> PhaseFiles:
+    """Return the main phase of the job that this program runs in, or for."""
+    artifacts = Path(os.environ["TPUJOB_ARTIFACTS"])
+    return PhaseFiles(os.environ["TPUJOB_ATTEMPT"], "main", str(artifacts.parent.parent))
+
+
+def number_of(phase: PhaseFiles) -> int:
+    """Return which attempt of its run it is, from 1."""
+    return int(phase.attempt.rpartition("-")[2])
 
 
 class Damaged(Exception):

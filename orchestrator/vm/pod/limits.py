@@ -14,15 +14,16 @@ from typing import Any
 LOOK_S = 0.1
 STOP_GRACE_S, LEAST_GRACE_S = 10.0, 0.5
 LAST_MINUTE_S = 60.0  # kept free before the end, to stop the job and to send its results
-TERMINATION_S = 40.0  # from SIGTERM on: of the pod's grace of 60 s, and less than a preempted node may have left
+SENDING_S = 30.0  # after SIGTERM and the grace of the job, for its results: 20 s less than the pod has
 
 
 class Limits:
     """`why` is set when the job is to end: "deadline", "stalled" or "stopped"."""
 
-    def __init__(self, max_duration_s: float, stall_s: float | None) -> None:
-        began = time.monotonic()
-        self.stall_s = stall_s
+    def __init__(self, max_duration_s: float, stall_s: float | None, grace_s: float) -> None:
+        """`grace_s`: what the job has after SIGTERM."""
+        self.began_at = began = time.monotonic()
+        self.stall_s, self.grace_s = stall_s, grace_s
         self.why: str | None = None
         self._job_ends_at: float | None = began + max_duration_s - min(LAST_MINUTE_S, max_duration_s / 10)
         self._all_ends_at = began + max_duration_s
@@ -36,8 +37,15 @@ class Limits:
     def terminate(self, *_: Any) -> None:
         """Note SIGTERM. A signal handler."""
         if not self.terminated:
-            self._all_ends_at = min(self._all_ends_at, time.monotonic() + TERMINATION_S)
+            self._all_ends_at = min(self._all_ends_at, time.monotonic() + self.grace_s + SENDING_S)
             self.terminated = True
+
+    def shorten(self, used_s: float) -> None:
+        """Leave the job so much less time: starts before this one have used it."""
+        with self._lock:
+            self._all_ends_at -= used_s
+            if self._job_ends_at is not None:
+                self._job_ends_at -= used_s
 
     def left_s(self) -> float:
         """Return the seconds until everything is to end."""
@@ -67,7 +75,8 @@ class Limits:
                     self.why = self._reason(self._job_ends_at)
                 if self.why is not None and self._stop is not None:
                     stop, self._stop = self._stop, None
-                    stop(max(LEAST_GRACE_S, min(STOP_GRACE_S, self.left_s() / 2)))
+                    grace_s = self.left_s() - SENDING_S if self.terminated else min(STOP_GRACE_S, self.left_s() / 2)
+                    stop(max(LEAST_GRACE_S, grace_s))
             time.sleep(LOOK_S)
 
     def _reason(self, job_ends_at: float) -> str | None:

@@ -2,7 +2,10 @@
 
 IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a ConfigMap. The keys of the request:
 
-- `schema` 1; `run`, `attempt`: ids, TPUJOB_RUN and TPUJOB_ATTEMPT of the job
+- `schema` 1; `run`: its id, TPUJOB_RUN of the job; TPUJOB_ATTEMPT is `<run>-<start>` (`starts`)
+- `max_restarts`: how often the cluster may start the job again (`on_preemption: restart`), or 0
+- `hold_s`: so long a job of several pods that fails waits, before it says so, whether the cluster took another pod away; or 0
+- `grace_s`: what the job has after SIGTERM
 - `phases`: [{"name": "setup" | "main", "script": bash}], one after the other; the first that fails is the last
 - `env`: variables of the job, besides those of the pod, TPU_NAME and TPUJOB_TOPOLOGY among them; nothing secret
 - `code_sha256`: of `code.tar.gz`, or of what `code_object` (gs://BUCKET/NAME, or null) names; null: the job has no code
@@ -28,13 +31,13 @@ lines (`pod_output`), of which each has one of these keys:
 - `end`: the last line: the termination message, below
 
 The termination message (/dev/termination-log, or the file that TPUJOB_TERMINATION_LOG names) is JSON: {"schema": 1, "phase":
-the last that began, "rc": its code, "why": null | "deadline" | "stalled" | "stopped" | "lost" | "failed", "detail": a sentence
-or null, "log_bytes", "files": sent, "results_bytes": of those in the log, null before the job begins, "left_out": paths of the
-first that were not sent, "left_out_files": how many}. It is written again at each step, so that it tells where a pod was that
-was killed.
+the last that began, "rc": its code, "why": null or a key of CODES, "detail": a sentence or null, "log_bytes", "files": sent,
+"results_bytes": of those in the log, null before the job begins, "left_out": paths of the first that were not sent,
+"left_out_files": how many}. It is written again at each step, so that it tells where a pod was that was killed.
 
-The exit code is that of the job; 124 at `max_duration_s`, 143 after SIGTERM, 71 after silence or without a job, 65 if only its
-results did not reach the bucket.
+The exit code is that of the job; 124 at `max_duration_s`, 143 after SIGTERM, 71 after silence or without a job, 70 for a start
+that is one too many, 65 if only its results did not reach the bucket. A JobSet that restarts does so after 71 and 143: of a job
+that ends with one of these by itself it is 1.
 """
 
 # Paths are text, as in `phases`.
@@ -42,6 +45,7 @@ results did not reach the bucket.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -53,18 +57,21 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from ..agent.stream import BoundedLog, MetricsTail
-from ..buckets.cloud_storage import Storage
+from ..buckets.data_objects import Failed, Source
 from ..files import phases
 from ..files.frames import PREFIX
 from ..files.phases import PhaseFiles
-from .limits import Limits
+from .limits import LAST_MINUTE_S, Limits
 from .output import CONTROL_BYTES, Output
 from .results import Results
 from .start import CodeRefused, Place, unpack
+from .starts import ONLY, Start, asked, claimed, ended, tell
 
 SCHEMA = 1
-CODES = {"deadline": 124, "stopped": 143, "stalled": 71, "failed": 71, "lost": 71}
+CODES = {"deadline": 124, "stopped": 143, "stalled": 71, "failed": 71, "lost": 71, "restarts": 70}
+RESTART_CODES = (71, 143)  # after which a cluster may start the job again
 NOT_SENT = 65
+FIRST_S = 900.0  # for worker 0 of a job that may be restarted: its node may come last
 LOOK_S, LOOK_IDLE_S, IDLE_S = 0.04, 0.2, 10.0
 TURN_PIECES = 16  # of log, before a look at everything else
 DRAIN_S = 20.0  # for the log after the end of its phase: TPUs are billed
@@ -89,14 +96,19 @@ class Program:
         self.output = Output()
         with open(os.path.join(self.inside, "request.json"), "rb") as file:
             self.request: dict[str, Any] = json.loads(file.read())
-        self.limits = Limits(float(self.request["max_duration_s"]), self.request.get("stall_s"))
+        self.limits = Limits(
+            float(self.request["max_duration_s"]), self.request.get("stall_s"), self.request["grace_s"]
+        )
         signal.signal(signal.SIGTERM, self.limits.terminate)
         self.environ = dict(os.environ, TPUJOB_AGENT=os.path.join(self.inside, "agent.zip"))
         self.environ.setdefault("PJRT_DEVICE", "TPU")
         self.environ.update(self.request["env"])
         self.environ["HOME"] = _home(self.environ.get("HOME"), self.run)
         self.environ["TPUJOB_RUN"] = self.request["run"]
-        self.storage = Storage(self.environ, self.limits.left_s)
+        self.storage = Source(self.environ, self.limits.left_s)
+        self.starts = f"{self.request['bucket']}/{self.request['run']}"  # where they are counted
+        self.started: Start | None = None  # as this pod has counted
+        self.at = time.time()
         self.phase: str | None = None
         self.rc: int | None = None
         self.why: str | None = None
@@ -117,6 +129,9 @@ class Program:
                 self.results.send(self.storage, self.limits.left_s, self._note)
             except Exception as error:  # the end of the job must be told all the same
                 self.detail, self.results.failed = f"its results could not be sent: {_sentence(error)}", True
+        if self.started is not None:
+            used_s = time.monotonic() - self.limits.began_at
+            ended(self.storage, self.starts, self.environ["TPUJOB_POD"], self.started.number, self.at, used_s)
         self.output.control(end=self._note())
         return self._code()
 
@@ -125,16 +140,32 @@ class Program:
             return CODES[self.why]
         if not self.rc and self.results is not None and self.results.failed:
             return NOT_SENT
+        if self.request["max_restarts"] and self.rc in RESTART_CODES:
+            return 1
         return 71 if self.rc is None else self.rc
+
+    def _over(self) -> bool:
+        return self.limits.why is not None
 
     def _job(self) -> None:
         request = self.request
         place = Place(self.environ)
-        ids = {"schema": SCHEMA, "run": request["run"], "attempt": request["attempt"]}
+        ids = {"schema": SCHEMA, "run": request["run"]}
         self.output.control(pod=dict(ids, worker=place.worker, workers=place.workers))
         if request["schema"] != SCHEMA:
             raise ValueError(f"the request has schema {request['schema']!r}, and this program knows {SCHEMA}")
-        coordinator = place.coordinator(lambda: self.limits.why is not None, float(request["coordinator_s"]))
+        start = self._start(place)
+        if start is None:
+            return
+        if start.number > 1 + request["max_restarts"]:
+            again = "`on_preemption: restart` would let it" if start.number == 2 else "`max_restarts` ends that"
+            self.why, self.detail = "restarts", f"the cluster started the job for the {start.number}. time: {again}"
+            return
+        request["attempt"] = f"{request['run']}-{start.number}"
+        if start.number > 1:  # else it could begin anew what is saved
+            self.environ["TPUJOB_SAVED_WORK"] = "again"
+        self.limits.shorten(start.before_s)
+        coordinator = place.coordinator(self._over, float(request["coordinator_s"]))
         if coordinator is None:
             return
         self.environ.update(place.variables(coordinator))
@@ -151,6 +182,39 @@ class Program:
             if self.rc != 0:
                 return
 
+    def _start(self, place: Place) -> Start | None:
+        """Return which start of the job this is; None: it was over before that. Raises Failed where it has to be known."""
+        if self.request["bucket"] is None:
+            return ONLY
+        restarts, port = self.request["max_restarts"], place.port + 1
+        if place.worker:
+            most_s = FIRST_S if restarts else float(self.request["coordinator_s"])
+            start = asked(place.names()[0], port, self._over, most_s)
+            if start is None and restarts and not self._over():
+                raise Failed("worker0 did not say which start of the job this is")
+            return start or (None if self._over() else ONLY)
+        try:
+            self.started = start = claimed(self.storage, self.starts, self.environ["TPUJOB_POD"])
+        except Failed as error:
+            why = f"the starts of the job cannot be counted in {self.starts}: {error}"
+            if restarts:
+                raise Failed(why) from None
+            self.output.control(say=why[:MOST_CHARS])
+            start = ONLY
+        if place.workers > 1:
+            tell(start, self.environ.get("TPUJOB_POD_IP", ""), port, self._over)
+        return start
+
+    def _is_taken(self, name: str, status: dict[str, Any]) -> bool:
+        """Return whether the cluster stops this pod soon after its job has failed: then it took another one away before."""
+        if not (self.request["hold_s"] and name == "main" and status["state"] == "exited" and status.get("rc")):
+            return False
+        until = time.monotonic() + min(self.request["hold_s"], self.limits.left_s() - LAST_MINUTE_S)
+        self.output.control(say=f"the job ended with {status['rc']}: waiting whether another pod of it was taken away")
+        while time.monotonic() < until and not self._over():
+            time.sleep(LOOK_IDLE_S)
+        return self.limits.why == "stopped"
+
     def _run_phase(self, name: str, script: str, *, metrics: bool, last: bool) -> None:
         """Run a phase to its end, and pass on its log."""
         files = PhaseFiles(self.request["attempt"], name, self.run)
@@ -161,16 +225,17 @@ class Program:
         supervisor = _Supervisor(files, script, self.environ, self.run, self.request.get("max_log"))
         self.limits.watch(supervisor.stop, files.path("log") if name == "main" else None)
         tail = MetricsTail(f"{files.run}/artifacts/metrics.jsonl", 0) if metrics and name == "main" else None
-        ended = self._relay(files, supervisor, tail)
+        status = self._relay(files, supervisor, tail)
         self.limits.phase_ended()
-        if ended["state"] != "exited":
+        if status["state"] != "exited":
             self.why, self.detail = "lost", f"the supervisor of {name} {supervisor.last_words()}"
             supervisor.end_leftovers()
-        self.rc = ended.get("rc")
-        if ended["state"] == "exited" and not ended.get("stopped") and (last or self.rc != 0):
+        self.rc = status.get("rc")
+        stopped = bool(status.get("stopped")) or self._is_taken(name, status)
+        if status["state"] == "exited" and not stopped and (last or self.rc != 0):
             self.limits.job_ended(by_itself=True)
-        how = {"stopped": bool(ended.get("stopped")), "why": self.why or self.limits.why, "signal": ended.get("signal")}
-        servers = [_plain(str(server)) for server in ended.get("unreachable", [])[:MOST_SERVERS]]
+        how = {"stopped": stopped, "why": self.why or self.limits.why, "signal": status.get("signal")}
+        servers = [_plain(str(server)) for server in status.get("unreachable", [])[:MOST_SERVERS]]
         self.output.flush()
         self.output.control(ended=name, rc=self.rc, unreachable=servers, log_bytes=self.output.at, **how)
         self._note()
@@ -262,7 +327,9 @@ class _Supervisor:
         self._say(request)
 
     def stop(self, grace_s: float) -> None:
-        """Let it end the phase: SIGTERM, and SIGKILL after `grace_s`."""
+        """Let it end the phase: SIGTERM, and SIGKILL after `grace_s`. What runs beside the job reads the file."""
+        with contextlib.suppress(OSError):  # it has not begun
+            self.files.write("stop.json", {"grace_s": grace_s})
         self._say({"grace_s": grace_s})
 
     def _say(self, word: dict[str, Any]) -> None:
@@ -330,7 +397,7 @@ def _plain(text: str) -> str:
 
 
 def _sentence(error: BaseException) -> str:
-    if isinstance(error, CodeRefused):
+    if isinstance(error, (CodeRefused, Failed)):
         return str(error)
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"

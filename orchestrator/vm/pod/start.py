@@ -3,9 +3,9 @@
 The variables of the pod (`orchestrator.places.gke.objects.manifest` sets them):
 
 - TPUJOB_SLICE, TPUJOB_SLICES, TPUJOB_HOSTS_PER_SLICE, and JOB_COMPLETION_INDEX, which Kubernetes sets: its place
-- TPUJOB_POD_IP: its own address
+- TPUJOB_POD, TPUJOB_POD_IP: its own name and address
 - TPUJOB_COORDINATOR_NAME: the DNS name of the first pod, `<jobset>-slice-0-0.<jobset>`; others differ in the two numbers
-- TPUJOB_COORDINATOR_PORT: the port of the first pod that its job may listen on
+- TPUJOB_COORDINATOR_PORT: the port of the first pod that its job may listen on; the next one is for `starts`
 
 The code comes from the ConfigMap, or from Cloud Storage where it is larger, and is checked against its hash before anything of
 it is unpacked. Files, directories and relative links inside are taken; anything else in the archive is a reason to refuse all
@@ -43,6 +43,7 @@ class Place:
         self.slices, self.hosts = self._number("TPUJOB_SLICES", 1), self._number("TPUJOB_HOSTS_PER_SLICE", 1)
         self.worker = self._number("TPUJOB_SLICE", 0) * self.hosts + self._number("JOB_COMPLETION_INDEX", 0)
         self.workers = self.slices * self.hosts
+        self.port = self._number("TPUJOB_COORDINATOR_PORT", 29400)
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"this is pod {self.worker} of {self.workers}: its variables contradict each other")
 
@@ -81,12 +82,13 @@ class Place:
 
     def variables(self, coordinator: str) -> dict[str, str]:
         """Return what the job is told of it (docs/job-file.md)."""
-        port = self.environ.get("TPUJOB_COORDINATOR_PORT", "") or "29400"
         return {
             "TPUJOB_WORKER": str(self.worker),
             "TPUJOB_WORKERS": str(self.workers),
             "TPUJOB_HOSTS": coordinator if self.workers == 1 else ",".join(self.names()),
-            "TPUJOB_COORDINATOR": f"[{coordinator}]:{port}" if ":" in coordinator else f"{coordinator}:{port}",
+            "TPUJOB_COORDINATOR": f"[{coordinator}]:{self.port}"
+            if ":" in coordinator
+            else f"{coordinator}:{self.port}",
         }
 
 

@@ -71,7 +71,7 @@ def test_the_time_limit_stops_a_job_early_enough_to_end_it_and_to_send_its_resul
     own = importlib.util.module_from_spec(spec)  # in the other, threads of earlier tests still look at the time
     spec.loader.exec_module(own)
     vars(own).update(time=clock, threading=Mock(Lock=threading.Lock))
-    limits = own.Limits(limit_s, None)
+    limits = own.Limits(limit_s, None, 10.0)
     limits.watch(lambda grace_s: stopped.append((clock.now - 100.0, grace_s)), None)
     with pytest.raises(InterruptedError):
         limits._keep()

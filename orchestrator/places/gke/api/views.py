@@ -19,6 +19,7 @@ from orchestrator.promise.lease.lease import SliceName
 from orchestrator.text import names
 
 SLICE_LABEL, HOST_LABEL = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
+RESTART_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 # Why the container of a pod waits, where waiting longer does not help.
 _BAD_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
 _BAD_CONFIG = "CreateContainerConfigError"  # the image runs as root where it must not, or a Secret is not there (yet)
@@ -157,6 +158,17 @@ def _ended(jobset: Mapping[str, Any]) -> bool:
     return _condition(jobset, "Completed") is not None or has_failed(jobset)
 
 
+def _may_start_again(jobset: Mapping[str, Any]) -> bool:
+    """Return whether JobSet starts the job again if a pod of it is taken away."""
+    return _number(_at(jobset, "spec", "failurePolicy", "maxRestarts")) > 0 and not _ended(jobset)
+
+
+def _is_current(pod: Mapping[str, Any], jobset: Mapping[str, Any]) -> bool:
+    """Return whether the pod is of the current start of the JobSet."""
+    number = _number(_at(pod, "metadata", "labels", RESTART_LABEL))
+    return number == _number(_at(jobset, "status", "restarts")) and not _at(pod, "metadata", "deletionTimestamp")
+
+
 def waiting_pod(pods: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the name of a pod that has no node, or else of one that has not started; None: all have."""
     late = [pod for pod in pods if pod_view(pod, 1).started_at is None]
@@ -176,8 +188,9 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
         finalizers = [str(each) for each in _at(jobset, "metadata", "finalizers") or []]
         held = [each for each in finalizers if each != "foregroundDeletion"]
         return SliceState.DELETING, f"Deleting{left}{' held by finalizer ' + ', '.join(held) if held else ''}", None
-    pods = [pod_view(pod, hosts_of(jobset)) for pod in seen.pods]
-    if (taken := next((pod for pod in pods if pod.reason in _TAKEN), None)) is not None:
+    again = _may_start_again(jobset)
+    pods = [pod_view(pod, hosts_of(jobset)) for pod in seen.pods if not again or _is_current(pod, jobset)]
+    if not again and (taken := next((pod for pod in pods if pod.reason in _TAKEN), None)) is not None:
         text = f"worker{taken.worker} was taken away: {taken.reason}{': ' + taken.message if taken.message else ''}"
         return SliceState.TOMBSTONE, taken.reason, Preempted(text)
     ended = _ended(jobset)

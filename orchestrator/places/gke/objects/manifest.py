@@ -1,7 +1,8 @@
 """The objects of a job on a cluster: a JobSet, the ConfigMap with what its pods run, and a Secret. Pure and deterministic.
 
 The same job with the same names gives the same objects: `export` prints what `run` submits. No field holds a time of day.
-What ends the job when no process here is left is in the objects: deadlines of Job and Pod, no retries, and a time to live.
+What ends the job when no process here is left is in the objects: deadlines of Job and Pod, how often it is started, and a time
+to live.
 What the pods run is the request, the agent and the code, as files that a ConfigMap holds; `vm.pod.pod` reads them, and lists
 the keys of the request.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from orchestrator.catalog.gke import TPU, GkeSlice
 from orchestrator.errors import UserError
-from orchestrator.job.cluster import ClusterTarget
+from orchestrator.job.cluster import GRACE_S, ClusterTarget
 from orchestrator.job.rules import pod as pod_rules
 from orchestrator.job.rules.pod import CONTAINER
 from orchestrator.places.gke.objects import nodes
@@ -38,20 +39,32 @@ class Deadlines:
     pod_s: float  # from the start of a pod, by the kubelet
     job_s: float  # from the creation, or from the admission by Kueue
     kept_s: float  # from the end of the job until the JobSet and everything it owns is deleted
-    life_s: float  # from the creation to the end of the job at the latest, if it is admitted within `wait_s`
+    life_s: (
+        float  # from the creation to the end of the job at the latest, if it waits no longer than `wait_s` each time
+    )
+    starts: int = 1  # at most
 
 
-def deadlines(max_duration_s: float, *, wait_s: float, linger_s: float | None, queued: bool) -> Deadlines:
-    """Return the deadlines of a job. `wait_s`: 0 for the default; `queued`: Kueue admits it."""
+def deadlines(
+    max_duration_s: float,
+    *,
+    wait_s: float,
+    linger_s: float | None,
+    queued: bool,
+    starts: int = 1,
+    grace_s: float = GRACE_S,
+) -> Deadlines:
+    """Return the deadlines of a job. `wait_s`: 0 for the default; `queued`: Kueue admits it; `starts`: of it, at most."""
     waits = wait_s or (DEFAULT_WAIT_S if queued else STARTS_WITHIN_S)
-    job_s = max_duration_s + (STARTS_WITHIN_S if queued else max(waits, STARTS_WITHIN_S))
+    job_s = max_duration_s + (STARTS_WITHIN_S if queued else max(waits, STARTS_WITHIN_S)) + grace_s - GRACE_S
     return Deadlines(
         waits,
         max_duration_s,
         max_duration_s + ENDS_WITHIN_S,
         job_s,
         linger_s or KEPT_S,
-        job_s + (waits if queued else 0.0),
+        starts * (job_s + (waits if queued else 0.0)),
+        starts,
     )
 
 
@@ -108,12 +121,13 @@ ACCELERATOR = "tpujob-accelerator"  # annotation of the JobSet: the type that it
 SLICE = "slice"  # the replicated job
 IN, RUN = f"{pod_rules.OWN}/in", f"{pod_rules.OWN}/run"
 COMMAND = ("python3", "-IS", f"{IN}/agent.zip", "pod", IN, RUN)
-GRACE_S = 60
+SENDING_S = 50  # after the grace of the job: its results are sent, with some to spare
+AGAIN = (71, 143)  # codes of `vm/pod/pod.py` where tpujob or the cluster ended the job, and not the job itself
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
 EXCLUSIVE, NODE_POOL = "alpha.jobset.sigs.k8s.io/exclusive-topology", "cloud.google.com/gke-nodepool"
 PORTS = (8471, 8080, 8431)  # between the hosts of a slice; between slices; the metrics of libtpu
-FIRST_PORT, PORTS_OF_JOBS = 20000, 10000  # below those that Linux gives out by itself
+FIRST_PORT, PORTS_OF_JOBS = 20000, 5000  # two for each, below those that Linux gives out by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +156,11 @@ class ClusterJob(ClusterShape):
 
     @property
     def coordinator_port(self) -> int:
-        """The port on which the first pod may be met: that of the JobSet's name, since pods may share a host's ports."""
-        return FIRST_PORT + int(hashlib.sha256(self.name.encode()).hexdigest()[:8], 16) % PORTS_OF_JOBS
+        """The port on which the first pod may be met: that of the JobSet's name, since pods may share a host's ports.
+
+        The next one is tpujob's (`vm/pod/starts.py`).
+        """
+        return FIRST_PORT + 2 * (int(hashlib.sha256(self.name.encode()).hexdigest()[:8], 16) % PORTS_OF_JOBS)
 
 
 def labels_of(*, lease_id: str, owner: str, name: str, run: str) -> dict[str, str]:
@@ -183,7 +200,7 @@ def _jobset(job: ClusterJob) -> dict[str, Any]:
     where = nodes.placement(job.slice, job.capacity, job_s=job.deadlines.job_s)
     metadata, queue = made["metadata"], job.target.queue
     if queue is not None:
-        metadata["labels"] |= {QUEUE: queue, MAX_EXEC_TIME: _whole(job.deadlines.job_s)}
+        metadata["labels"] |= {QUEUE: queue, MAX_EXEC_TIME: _whole(job.deadlines.starts * job.deadlines.job_s)}
     if job.target.priority is not None:
         metadata["labels"][PRIORITY] = job.target.priority
     metadata["annotations"] = {
@@ -196,7 +213,7 @@ def _jobset(job: ClusterJob) -> dict[str, Any]:
     made["spec"] = {
         **({"suspend": True} if queue is not None else {}),  # until Kueue admits it
         "ttlSecondsAfterFinished": int(job.deadlines.kept_s),
-        "failurePolicy": {"maxRestarts": 0},
+        "failurePolicy": _failure_policy(job.deadlines.starts - 1),
         "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},
         "replicatedJobs": [
             {"name": SLICE, "replicas": job.slices, "template": {"metadata": _labeled(job), "spec": _job(job, where)}}
@@ -205,12 +222,27 @@ def _jobset(job: ClusterJob) -> dict[str, Any]:
     return made
 
 
+def _failure_policy(restarts: int) -> dict[str, Any]:
+    """JobSet starts all Jobs again, once none of their pods is left; not if the job itself has failed, or its time is over."""
+    if not restarts:
+        return {"maxRestarts": 0}
+    over = {"name": "over", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy", "DeadlineExceeded"]}
+    return {"maxRestarts": restarts, "restartStrategy": "BlockingRecreate", "rules": [over]}
+
+
+def _pod_failure_policy() -> dict[str, Any]:
+    taken = [{"type": "DisruptionTarget", "status": "True"}]
+    own = {"containerName": CONTAINER, "operator": "NotIn", "values": [*AGAIN]}
+    return {"rules": [{"action": "Count", "onPodConditions": taken}, {"action": "FailJob", "onExitCodes": own}]}
+
+
 def _job(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
     return {
         "parallelism": job.slice.hosts,
         "completions": job.slice.hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
+        **({"podFailurePolicy": _pod_failure_policy()} if job.deadlines.starts > 1 else {}),
         "activeDeadlineSeconds": int(job.deadlines.job_s),
         "template": _pod_template(job, where),
     }
@@ -230,7 +262,7 @@ def _pod(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
     account = job.target.service_account
     return {
         "restartPolicy": "Never",  # left out, JobSet writes OnFailure
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": int(job.target.grace) + SENDING_S,
         "activeDeadlineSeconds": int(job.deadlines.pod_s),
         **({} if account is None else {"serviceAccountName": account}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if job.target.host_network else {}),
@@ -271,6 +303,7 @@ def _environment(job: ClusterJob) -> list[dict[str, Any]]:
     """What a pod is told of its place. GKE adds TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, and Kubernetes JOB_COMPLETION_INDEX."""
     found = [
         _of_field("TPUJOB_SLICE", "metadata.annotations['jobset.sigs.k8s.io/job-index']"),
+        _of_field("TPUJOB_POD", "metadata.name"),
         _of_field("TPUJOB_POD_IP", "status.podIP"),
         _of_field("TPUJOB_COORDINATOR_NAME", "metadata.annotations['jobset.sigs.k8s.io/coordinator']"),
         {"name": "TPUJOB_COORDINATOR_PORT", "value": str(job.coordinator_port)},

@@ -1,0 +1,122 @@
+"""A job that the cluster takes away and starts again: each start is an attempt, which goes on from the saved work."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from cloud_tpu_emulator.daemon import control
+from tests.cluster.gke_fixture import MEET, Gke
+from tests.cluster.jobsets import ended, jobset, submit
+from tests.waiting import until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+# Learns 0.5 by steps of its own. It holds at each step of `HOLDS` until `let_go`, and goes on from its checkpoint.
+TRAINING = f"""
+import json, os, pathlib, time
+{MEET}
+place = pathlib.Path(os.environ["TPUJOB_ARTIFACTS"])
+kept = place / "checkpoint.json"
+state = json.loads(kept.read_text()) if kept.exists() else {{"step": 0, "weight": 0.0}}
+print("begins at", state["step"], flush=True)
+for step in range(state["step"] + 1, 41):
+    state = {{"step": step, "weight": state["weight"] + 0.1 * (0.5 - state["weight"])}}
+    with (place / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({{"step": step, "loss": (0.5 - state["weight"]) ** 2}}) + "\\n")
+    draft = place / ".draft"
+    draft.write_text(json.dumps(state))
+    draft.replace(kept)
+    if step % 10 == 0 and step < 40 and os.environ.get("HOLDS") == "1":
+        print("holds at", step, flush=True)
+        while not pathlib.Path("/tpujob/run/go").exists():
+            time.sleep(0.1)
+        pathlib.Path("/tpujob/run/go").unlink()
+"""
+
+
+OFTEN = "from orchestrator.promise.lease import periods; periods.Timings.save_s = property(lambda self: 5.0)"
+
+
+@pytest.fixture
+def storage(gke: Gke) -> Iterator[dict[str, str]]:
+    gke.change(OFTEN)
+    yield {"STORAGE_EMULATOR_HOST": control.ensure_running(gke.emulator_directory).url}
+    control.stop(gke.emulator_directory)
+
+
+def written(to: Gke, **keys: Any) -> str:
+    source = to.directory / "src"
+    source.mkdir()
+    (source / "train.py").write_text(TRAINING)
+    saved = {"bucket": "gs://my-bucket/runs", "on_preemption": "restart", "max_restarts": 3, "code": "src"}
+    return to.write("python3 train.py", env={"HOLDS": "1"}, **{**saved, **keys})
+
+
+def losses(directory: Path, worker: int) -> list[Any]:
+    text = (directory / f"worker{worker}/artifacts/metrics.jsonl").read_text()
+    return [(row["step"], round(row["loss"], 12)) for row in map(json.loads, text.splitlines())]
+
+
+UNDISTURBED = [(step, round((0.5 * 0.9**step) ** 2, 12)) for step in range(1, 41)]
+
+
+def saved_step(storage: dict[str, str], run: str) -> int | None:
+    """Return the step of the newest copy in the bucket."""
+    name = quote(f"runs/{run}/saved/manifest.json", safe="")
+    try:
+        url = f"{storage['STORAGE_EMULATOR_HOST']}/storage/v1/b/my-bucket/o/{name}?alt=media"
+        with urllib.request.urlopen(url) as reply:
+            copies = json.loads(reply.read())["copies"]
+    except urllib.error.HTTPError:
+        return None
+    return copies[0]["step"] if copies else None
+
+
+def holding(gke: Gke, step: int, pods: int) -> list[dict[str, Any]]:
+    """Return the pods once all of them hold at this step."""
+
+    def held() -> list[dict[str, Any]]:
+        found = [pod for pod in gke.pods() if pod["status"]["phase"] == "Running"]
+        logs = [gke.cluster.kubectl("logs", pod["metadata"]["name"], "-n", gke.space, check=False) for pod in found]
+        return [pod for pod, log in zip(found, logs, strict=True) if f"holds at {step}" in log.stdout]
+
+    return until(held, f"{pods} pods that hold at step {step}", lambda found: len(found) == pods)
+
+
+def preempted(gke: Gke, number: int) -> None:
+    """Let Kueue admit a job of a higher priority, which ends once it has begun."""
+    urgent = jobset(f"urgent{number}", "echo begun", hosts=1, topology="2x2x1", queue="tpu")
+    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
+    submit(gke.cluster, gke.space, urgent)
+    ended(gke.cluster, gke.space, f"urgent{number}")
+
+
+@pytest.mark.parametrize("how", ["run", "submit"])
+def test_a_job_of_two_slices_outlives_two_preemptions_and_the_loss_of_a_node(
+    gke: Gke, storage: dict[str, str], how: str
+) -> None:
+    gke.space = gke.cluster.namespace(quota=16)
+    file = written(gke, gke={"priority": "low", "grace": "25s"}, pods=2, tpu={"slices": 2})
+    command = gke.begin(how, file, env={**storage, "TPUJOB_COLLECTOR": "off"})
+    for number, step in enumerate((10, 20), 1):
+        holding(gke, step, 4)
+        preempted(gke, number)
+    pods, run = holding(gke, 30, 4), gke.only_run()["run"]
+    until(lambda: saved_step(storage, run) == 30, "the copy of step 30")
+    gke.cluster.faults.play("node_removed", node=pods[-1]["spec"]["nodeName"])
+    if how == "submit":
+        assert command.end().returncode == 0
+        command = gke.begin("attach", run, env=storage)
+    done = gke.end(command)
+    assert done.returncode == 0, done.text
+    directory = gke.directory_of_run()
+    assert all(losses(directory, worker) == UNDISTURBED for worker in range(4))
+    shown = json.loads(gke("show", run, "--json").stdout)
+    assert [each["state"] for each in shown["attempts"]] == [*["interrupted"] * 3, "succeeded"], shown["attempts"]
+    assert "step 30" in shown["attempts"][3]["continued"]
+    assert gke.left() == []
