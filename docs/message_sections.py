@@ -60,7 +60,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/os_login|places/vms/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
-        (r"places/gke/(?!check)", r"^(?!.*was released)"),
+        (r"places/gke/(?!check)|vm/pod/starts", r"^(?!.*was released)"),
         (r"system/lazy", r""),
         (r"places/google/objects", r"^(?!there is no bucket)"),
         (r"run/monitor", r"sent back to its queue"),
@@ -144,7 +144,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"api/slices/(inventory|status)", r""),
     ),
     "Slice lost, preempted, or run canceled": (
-        (r"run/(monitor|held|program)|places/leased|promise/(recover|renewal|standing|obtain)", r""),
+        (r"run/(monitor|held|program|restart)|places/leased|promise/(recover|renewal|standing|obtain)", r""),
         (r"run/(lend|up_and_down)", r"^\{node|any more"),
         (r"places/(google|tpu/api/client|vms/reach)", r"taken away|PREEMPTED|does not exist"),
         (r"errors\.|api/jobs/ending", r"canceled|interrupted"),

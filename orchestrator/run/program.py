@@ -38,13 +38,11 @@ from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, t
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.monitor import ChipWatch, by_command, forward_ports, monitor, report_workers
 from orchestrator.run.progress import JobProgress, Outcome
-from orchestrator.run.restart import await_next_start, begin, count_starts, restart, with_saved_work
+from orchestrator.run.restart import begin, count_starts, goes_on, with_saved_work
 
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetPort, StartedCrew
     from orchestrator.places.place import End
-
-RESTARTS = "with `on_preemption: restart` in its job file, a run goes on with another slice"
 
 
 async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
@@ -93,22 +91,9 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
     """Make one attempt; return False when its slice was lost and another attempt may follow."""
     try:
         await _classified(job, capabilities, progress)
-    except errors.SliceLost as lost:
-        borrowed = is_borrowed(job, progress)
-        # An attach takes the lease as owed at its end only: a restart before that would not release it.
-        attached = job.attached_to is not None
-        if job.stay.starts_again(lost, progress.attempt):
-            await await_next_start(job, progress, lost)
-            return False
-        if borrowed or attached or len(progress.losses) >= job.max_restarts:
-            if progress.detached:
-                progress.detached = job.stay.goes_on(lost, progress.collected)
-            elif not attached and job.stay.traits.held and not borrowed and not job.max_restarts:
-                lost.hint = lost.hint or RESTARTS
-            raise
-        await restart(job, capabilities, progress, lost)
-        return False
     except errors.TpujobError as error:
+        if isinstance(error, errors.SliceLost) and await goes_on(job, capabilities, progress, error):
+            return False
         if progress.detached:
             progress.detached = job.stay.goes_on(error, progress.collected)
         raise
@@ -175,10 +160,8 @@ async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgres
 
 async def _obtain(job: JobRun, ask: Ask, capabilities: Capabilities, progress: JobProgress) -> Lease | None:
     """Return the slice to work on: that of the run before, or a held one that is free, else the first that can be had."""
-    if job.attached_to is not None:
-        return await job.stay.check(job.attached_to)
-    if progress.follows is not None and progress.lease is not None:
-        return await job.stay.check(progress.lease)
+    if (on := job.attached_to or (None if progress.follows is None else progress.lease)) is not None:
+        return await job.stay.check(on)
     if progress.owed.lease is not None and (taken := await take_over(job, capabilities, progress)) is not None:
         return taken
     if job.held is not None and not progress.losses:

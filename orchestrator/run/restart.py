@@ -18,6 +18,7 @@ from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, Sa
 from orchestrator.promise.obligations import release_owed
 from orchestrator.promise.release import latest_lease
 from orchestrator.run.finish import check_canceled
+from orchestrator.run.held import is_borrowed
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.progress import JobProgress, Loss
 
@@ -45,6 +46,25 @@ def with_saved_work(request: StartRequest, job: JobRun, saved: Sequence[str | No
         return replace(request, saved_by_worker=saved)
     source = {"TPUJOB_SAVED_WORK": "client" if any(saved) else "bucket"}
     return replace(request, saved_by_worker=saved, env_by_worker=[{**env, **source} for env in request.env_by_worker])
+
+
+RESTARTS = "with `on_preemption: restart` in its job file, a run goes on with another slice"
+
+
+async def goes_on(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: errors.SliceLost) -> bool:
+    """Begin another attempt after the loss of a slice; return False if none may follow. Raises TeardownUnproven, Canceled."""
+    if job.stay.starts_again(lost, progress.attempt):
+        await await_next_start(progress, lost)
+        return True
+    borrowed = is_borrowed(job, progress)
+    # An attach takes the lease as owed at its end only: a restart before that would not release it.
+    attached = job.attached_to is not None
+    if not (borrowed or attached) and len(progress.losses) < job.max_restarts:
+        await restart(job, capabilities, progress, lost)
+        return True
+    if not (progress.detached or attached or borrowed or job.max_restarts) and job.stay.traits.held:
+        lost.hint = lost.hint or RESTARTS
+    return False
 
 
 async def restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: errors.SliceLost) -> None:
@@ -88,7 +108,7 @@ async def _begin_next(
     await Unlock(progress.attempt.id)
 
 
-async def await_next_start(job: JobRun, progress: JobProgress, lost: errors.SliceLost) -> None:
+async def await_next_start(progress: JobProgress, lost: errors.SliceLost) -> None:
     """Begin the next attempt of a job that its place starts again by itself."""
     await progress.enter("wait")
     if progress.crew is not None:
@@ -96,14 +116,14 @@ async def await_next_start(job: JobRun, progress: JobProgress, lost: errors.Slic
     progress.crew = None
     await Report("lost", f"{lost.reason}: {lost.message}")
     await check_canceled(progress)
-    await _count_start(job, progress, lost, await Now())
+    await _count_start(progress, lost, await Now())
 
 
 async def count_starts(job: JobRun, progress: JobProgress, at: Standing) -> None:
     """Record the attempts of a job that its place has started again, unseen, and from where the last one goes on."""
     for start in at.starts[progress.attempt.number :]:
         unseen = errors.Preempted("the cluster took the job away and started it again, while no process followed it")
-        await _count_start(job, progress, unseen, start)
+        await _count_start(progress, unseen, start)
     if progress.follows is not None:
         lost_at, progress.follows = progress.follows, None
         continues = await _describe_saved(job, progress, progress.attempt.id, lost_at)
@@ -111,10 +131,10 @@ async def count_starts(job: JobRun, progress: JobProgress, at: Standing) -> None
         await Report("restart", f"attempt {progress.attempt.number} {continues.text}")
 
 
-async def _count_start(job: JobRun, progress: JobProgress, lost: errors.SliceLost, lost_at: float) -> None:
+async def _count_start(progress: JobProgress, lost: errors.SliceLost, lost_at: float) -> None:
     following, lease = _next(progress.attempt), progress.lease
     assert lease is not None, "the job runs on it"
-    began = Began(job.run, following, lost_at)
+    began = Began(progress.run, following, lost_at)
     await _begin_next(progress, lost, lost_at, began, Leased(following.id, lost_at, lease.id))
     progress.losses.append(Loss(progress.attempt, lease, lost.reason, lost_at))
     progress.attempt, progress.follows = following, lost_at

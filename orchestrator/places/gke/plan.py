@@ -57,7 +57,11 @@ def cluster_plan_lines(of: ClusterShape, results: str | None = None) -> list[str
 
     `results`: where in its bucket; None for a job without one.
     """
-    return [_what(of), _where(of), _price(of), _deadlines(of), _nodes(of), _results(of, results), *_notes(of)]
+    lines = [_what(of), _where(of), _price(of), _deadlines(of), _nodes(of), _results(of, results), *_notes(of)]
+    if (again := of.deadlines.starts - 1) > 0:
+        times = f"{again} time{'s'[: again != 1]}"
+        lines.append(f"if its pods are taken away, the cluster starts the job again, {times} at most, with what was saved")
+    return lines
 
 
 def program_line(program: PodProgram) -> str:
@@ -85,8 +89,8 @@ def _price(of: ClusterShape) -> str:
     usd, why = price(of)
     if usd is None:
         return f"price unknown: {why}"
-    most = usd * of.deadlines.job_s / 3600
-    time = format_duration(of.deadlines.job_s)
+    most_s = of.deadlines.starts * of.deadlines.job_s
+    most, time = usd * most_s / 3600, format_duration(most_s)
     return f"its nodes cost about ${usd:,.2f}/h {why}, at most {format_usd(most)} in {time} ({catalog.PRICES_AS_OF})"
 
 

@@ -65,13 +65,12 @@ from .limits import LAST_MINUTE_S, Limits
 from .output import CONTROL_BYTES, Output
 from .results import Results
 from .start import CodeRefused, Place, unpack
-from .starts import ONLY, Start, asked, claimed, ended, tell
+from .starts import Starts
 
 SCHEMA = 1
 CODES = {"deadline": 124, "stopped": 143, "stalled": 71, "failed": 71, "lost": 71, "restarts": 70}
 RESTART_CODES = (71, 143)  # after which a cluster may start the job again
 NOT_SENT = 65
-FIRST_S = 900.0  # for worker 0 of a job that may be restarted: its node may come last
 LOOK_S, LOOK_IDLE_S, IDLE_S = 0.04, 0.2, 10.0
 TURN_PIECES = 16  # of log, before a look at everything else
 DRAIN_S = 20.0  # for the log after the end of its phase: TPUs are billed
@@ -106,9 +105,9 @@ class Program:
         self.environ["HOME"] = _home(self.environ.get("HOME"), self.run)
         self.environ["TPUJOB_RUN"] = self.request["run"]
         self.storage = Source(self.environ, self.limits.left_s)
-        self.starts = f"{self.request['bucket']}/{self.request['run']}"  # where they are counted
-        self.started: Start | None = None  # as this pod has counted
-        self.at = time.time()
+        self.starts = Starts(
+            self.request, self.storage, self._over, lambda why: self.output.control(say=why[:MOST_CHARS])
+        )
         self.phase: str | None = None
         self.rc: int | None = None
         self.why: str | None = None
@@ -129,9 +128,7 @@ class Program:
                 self.results.send(self.storage, self.limits.left_s, self._note)
             except Exception as error:  # the end of the job must be told all the same
                 self.detail, self.results.failed = f"its results could not be sent: {_sentence(error)}", True
-        if self.started is not None:
-            used_s = time.monotonic() - self.limits.began_at
-            ended(self.storage, self.starts, self.environ["TPUJOB_POD"], self.started.number, self.at, used_s)
+        self.starts.end(time.monotonic() - self.limits.began_at)
         self.output.control(end=self._note())
         return self._code()
 
@@ -154,7 +151,7 @@ class Program:
         self.output.control(pod=dict(ids, worker=place.worker, workers=place.workers))
         if request["schema"] != SCHEMA:
             raise ValueError(f"the request has schema {request['schema']!r}, and this program knows {SCHEMA}")
-        start = self._start(place)
+        start = self.starts.begin(place)
         if start is None:
             return
         if start.number > 1 + request["max_restarts"]:
@@ -181,29 +178,6 @@ class Program:
             self._run_phase(phase["name"], phase["script"], metrics=place.worker == 0, last=last)
             if self.rc != 0:
                 return
-
-    def _start(self, place: Place) -> Start | None:
-        """Return which start of the job this is; None: it was over before that. Raises Failed where it has to be known."""
-        if self.request["bucket"] is None:
-            return ONLY
-        restarts, port = self.request["max_restarts"], place.port + 1
-        if place.worker:
-            most_s = FIRST_S if restarts else float(self.request["coordinator_s"])
-            start = asked(place.names()[0], port, self._over, most_s)
-            if start is None and restarts and not self._over():
-                raise Failed("worker0 did not say which start of the job this is")
-            return start or (None if self._over() else ONLY)
-        try:
-            self.started = start = claimed(self.storage, self.starts, self.environ["TPUJOB_POD"])
-        except Failed as error:
-            why = f"the starts of the job cannot be counted in {self.starts}: {error}"
-            if restarts:
-                raise Failed(why) from None
-            self.output.control(say=why[:MOST_CHARS])
-            start = ONLY
-        if place.workers > 1:
-            tell(start, self.environ.get("TPUJOB_POD_IP", ""), port, self._over)
-        return start
 
     def _is_taken(self, name: str, status: dict[str, Any]) -> bool:
         """Return whether the cluster stops this pod soon after its job has failed: then it took another one away before."""

@@ -13,13 +13,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..buckets.cloud_storage import split
 from ..buckets.data_objects import Changed, Failed, Source, check
+from .start import Place
 
 ASK_S, LOOK_S = 5.0, 0.5
+FIRST_S = 900.0  # for worker 0 of a job that may be started again: its node may come last
 
 
 class Start(NamedTuple):
@@ -29,69 +31,95 @@ class Start(NamedTuple):
     before_s: float
 
 
-ONLY = Start(1, 0.0)  # of a job without a bucket
+ONLY = Start(1, 0.0)
 
 
-def claimed(source: Source, run: str, pod: str) -> Start:
-    """Count one more start of this run (gs://BUCKET/PREFIX/RUN), by its worker 0. Raises Failed."""
-    before_s = 0.0
-    for number in itertools.count(1):
-        bucket, name = _object(run, number)
+class Starts:
+    """The starts of one job, as one of its pods counts them. `over`: whether the job is to end; `say`: tells the user."""
+
+    def __init__(
+        self, request: Mapping[str, Any], source: Source, over: Callable[[], bool], say: Callable[[str], None]
+    ) -> None:
+        self.request, self.source, self.over, self.say = request, source, over, say
+        self.place = f"{request['bucket']}/{request['run']}"
+        self.claim: tuple[int, dict[str, Any]] | None = None  # of this pod
+
+    def begin(self, place: Place) -> Start | None:
+        """Return which start of the job this is; None: it was over before that. Raises Failed where it has to be known."""
+        if self.request["bucket"] is None:
+            return ONLY
+        restarts = self.request["max_restarts"]
+        if place.worker:
+            start = self._asked(place, FIRST_S if restarts else float(self.request["coordinator_s"]))
+            if start is None and restarts and not self.over():
+                raise Failed("worker0 did not say which start of the job this is")
+            return start or (None if self.over() else ONLY)
         try:
-            check(source.put(bucket, name, json.dumps({"pod": pod, "at": time.time()}).encode(), "0"))
-            break
-        except Changed:  # it exists
-            found = _read(source, bucket, name)
-        if found.get("pod") == pod:  # the answer to an earlier try was lost
-            break
-        before_s += float(found.get("used_s") or 0.0)
-    return Start(number, before_s)
+            start = self._claimed({"pod": place.environ.get("TPUJOB_POD", ""), "at": time.time()})
+        except Failed as error:
+            why = f"the starts of the job cannot be counted in {self.place}: {error}"
+            if restarts:
+                raise Failed(why) from None
+            self.say(why)
+            start = ONLY
+        if place.workers > 1:
+            threading.Thread(target=self._tell, args=(start, place), name="start", daemon=True).start()
+        return start
 
+    def end(self, used_s: float) -> None:
+        """Note what this start has used of the time of the job, if this pod has counted it. A failure costs no more."""
+        if self.claim is not None and self.request["max_restarts"]:
+            number, mine = self.claim
+            self.source.put(*self._object(number), json.dumps(dict(mine, used_s=used_s)).encode())
 
-def ended(source: Source, run: str, pod: str, number: int, at: float, used_s: float) -> None:
-    """Note what the start has used of the time of the job, which began `at`. A failure costs no more than that."""
-    source.put(*_object(run, number), json.dumps({"pod": pod, "at": at, "used_s": used_s}).encode())
+    def _object(self, number: int) -> tuple[str, str]:
+        return split(f"{self.place}/attempts/{number}.json")
 
+    def _claimed(self, mine: dict[str, Any]) -> Start:
+        before_s = 0.0
+        for number in itertools.count(1):
+            try:
+                check(self.source.put(*self._object(number), json.dumps(mine).encode(), "0"))
+                break
+            except Changed:  # it exists
+                found = self._read(number)
+            if found.get("pod") == mine["pod"]:  # the answer to an earlier try was lost
+                break
+            before_s += float(found.get("used_s") or 0.0)
+        self.claim = number, mine
+        return Start(number, before_s)
 
-def _object(run: str, number: int) -> tuple[str, str]:
-    return split(f"{run}/attempts/{number}.json")
+    def _read(self, number: int) -> dict[str, Any]:
+        try:
+            found = json.loads(self.source.content(*self._object(number)))
+        except (Changed, ValueError) as error:
+            raise Failed(f"the count of start {number} cannot be read: {error}") from None
+        return found if isinstance(found, dict) else {}
 
-
-def _read(source: Source, bucket: str, name: str) -> dict[str, Any]:
-    try:
-        found = json.loads(source.content(bucket, name))
-    except (Changed, ValueError) as error:
-        raise Failed(f"gs://{bucket}/{name} cannot be read: {error}") from None
-    return found if isinstance(found, dict) else {}
-
-
-def tell(start: Start, host: str, port: int, over: Callable[[], bool]) -> None:
-    """Answer the other pods, in the background, until it is `over`. `host`: the address of this pod."""
-
-    def answer() -> None:
-        while not over():
+    def _tell(self, start: Start, place: Place) -> None:
+        """Answer the other pods until it is over."""
+        host = place.environ.get("TPUJOB_POD_IP", "")
+        while not self.over():
             with contextlib.suppress(OSError):  # on the network of a node, the pod before may have the port still
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                with socket.create_server((host, port), family=family) as server:
+                with socket.create_server((host, place.port + 1), family=family) as server:
                     while True:
                         asking, _ = server.accept()
                         with asking:
-                            if over():
+                            if self.over():
                                 return
                             asking.sendall(json.dumps(start).encode())
             time.sleep(LOOK_S)
 
-    threading.Thread(target=answer, name="start", daemon=True).start()
-
-
-def asked(host: str, port: int, over: Callable[[], bool], most_s: float) -> Start | None:
-    """Return what worker 0 says, by the name of its pod; None: nothing for so long, or it was `over` before that."""
-    began = time.monotonic()
-    while not over() and time.monotonic() - began < most_s:
-        try:
-            with socket.create_connection((host, port), timeout=ASK_S) as to, to.makefile("rb") as said:
-                number, before_s = json.loads(said.read(200))
-                return Start(int(number), float(before_s))
-        except (OSError, UnicodeError, ValueError, TypeError):  # it is not there yet
-            time.sleep(LOOK_S)
-    return None
+    def _asked(self, place: Place, most_s: float) -> Start | None:
+        """Return what worker 0 says; None: nothing for so long, or it was over before that."""
+        began = time.monotonic()
+        while not self.over() and time.monotonic() - began < most_s:
+            try:
+                where = place.names()[0], place.port + 1
+                with socket.create_connection(where, timeout=ASK_S) as to, to.makefile("rb") as said:
+                    number, before_s = json.loads(said.read(200))
+                    return Start(int(number), float(before_s))
+            except (OSError, UnicodeError, ValueError, TypeError):  # it is not there yet
+                time.sleep(LOOK_S)
+        return None

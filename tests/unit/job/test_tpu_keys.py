@@ -277,7 +277,7 @@ POD = [  # what `gke.pod` may not say, and what is said of it
     ("ports: 6006", "ports: is about VMs; `kubectl port-forward` forwards a port of a pod; remove it"),
     ("keep_on_failure: 30m", "keep_on_failure: keeps the VMs of a job that failed"),
     ("limits: {max_cost: 5}", "limits.max_cost: cannot be kept: a cluster bills nodes, which outlive the job"),
-    ("on_preemption: restart", "on_preemption: restarts jobs on slices; a job on a cluster runs once"),
+    ("on_preemption: restart", "on_preemption: on a cluster goes on from what the pods saved to the bucket of the job"),
     (f"gke: {{context: c, cluster: {CLUSTER}}}",
      "gke.cluster: and `context` both name the cluster; remove one of them"),
     ("gke: {cluster: tpus}", "gke.cluster: `tpus` is not the name of a cluster: projects/P/locations/L/clusters/C"),

@@ -86,7 +86,6 @@ def test_an_export_is_the_objects_of_a_run(world: World) -> None:
     jobset, config_map = found.documents
     assert jobset["metadata"]["name"] == config_map["metadata"]["name"]
     assert jobset["metadata"]["labels"]["tpujob-run"] == found.run == request_of(found)["run"]
-    assert request_of(found)["attempt"] == f"{found.run}-1"
     assert request_of(found)["env"] == {"TPU_NAME": jobset["metadata"]["name"], "TPUJOB_TOPOLOGY": "2x2x2"}
     assert request_of(found)["phases"] == [{"name": "main", "script": "echo hello $GREETING\n"}]
 
