@@ -60,7 +60,9 @@ def cluster_plan_lines(of: ClusterShape, results: str | None = None) -> list[str
     lines = [_what(of), _where(of), _price(of), _deadlines(of), _nodes(of), _results(of, results), *_notes(of)]
     if (again := of.deadlines.starts - 1) > 0:
         times = f"{again} time{'s'[: again != 1]}"
-        lines.append(f"if its pods are taken away, the cluster starts the job again, {times} at most, with what was saved")
+        lines.append(
+            f"if its pods are taken away, the cluster starts the job again, {times} at most, with what was saved"
+        )
     return lines
 
 
