@@ -85,6 +85,15 @@ class Gke(Cli):
         """Return a `tpujob` whose next run and lease have these ids."""
         return Cli(self.directory, self.env, (sys.executable, "-c", WITH_IDS, f"{run} {lease}"))
 
+    def other(self) -> Cli:
+        """Return `tpujob` on another machine of the same user, whose settings name the namespace."""
+        there = self.directory / "other"
+        config = there / "config/tpujob/settings.yaml"
+        config.parent.mkdir(parents=True)
+        config.write_text(f"gke: {{namespace: {self.space}}}\n")
+        mine = {"TPUJOB_STATE_DIR": str(there / "state"), "XDG_CONFIG_HOME": str(there / "config")}
+        return Cli(there, {**self.env, **mine}, self.program)
+
     def let_go(self) -> None:
         """Let the jobs end that `HOLD` and have begun."""
         for pod in self.pods():

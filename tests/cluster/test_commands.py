@@ -1,6 +1,7 @@
 """The other commands on a cluster: submit, attach, cancel, export, a sweep, the Python API, and the rights of the page."""
 
 import json
+import os
 import re
 import subprocess
 import textwrap
@@ -15,6 +16,7 @@ from cloud_tpu_emulator.daemon import control
 from orchestrator.catalog import gke
 from orchestrator.places.gke.objects.manifest import documents
 from orchestrator.places.gke.preparation import to_yaml
+from orchestrator.places.google.objects import Objects
 from tests import ROOT
 from tests.cluster.fixture import Cluster
 from tests.cluster.gke_fixture import HOLD, MEET, Gke
@@ -61,6 +63,33 @@ def test_results_in_a_bucket_outlive_the_pods_and_their_logs(gke: Gke) -> None:
         (big := gke.directory_of_run() / "worker0/artifacts/big").unlink()
         done = gke("collect", run, env=env)  # nothing is left on the cluster
         assert done.returncode == 0 and big.stat().st_size == 3_000_000, done.text
+    finally:
+        control.stop(gke.emulator_directory)
+
+
+def test_another_machine_finds_runs_by_their_labels_reads_follows_collects_and_cancels_them(gke: Gke) -> None:
+    gke.change("from orchestrator.places.gke.api import client as c; c.SETTLES_S = 1.0")
+    storage, other = control.ensure_running(gke.emulator_directory).url, gke.other()
+    gke.env["STORAGE_EMULATOR_HOST"] = other.env["STORAGE_EMULATOR_HOST"] = storage
+    try:
+        (gke.directory / "code").mkdir()
+        (gke.directory / "code/large").write_bytes(os.urandom(2 << 20))
+        keys: dict[str, Any] = {"bucket": "gs://my-bucket/runs", "code": "code"}
+        run = gke.submit(f"{HOLD}echo kept >$TPUJOB_ARTIFACTS/result.txt", name="hello", **keys)
+        until(lambda: other("logs", "hello").stdout == "worker0 | begun\n", "its log on the other machine")
+        (shown,) = json.loads(other("status", "--json").stdout)["slices"]
+        assert (shown["run"], shown["yours"]) == (run, True)
+        gke.let_go()
+        done = other("attach", "hello")
+        assert done.returncode == 0 and "absent (checked" in done.text and gke.left() == [], done.text
+        (result,) = other.directory.glob(f"runs/hello-{run}/worker0/artifacts/result.txt")
+        result.unlink()
+        assert other("collect", run).returncode == 0 and result.read_text() == "kept\n"
+        assert other.only_run()["state"] == "succeeded"
+        assert "was deleted" in gke("attach", run).text, "the first one to collect has deleted it"
+        second = gke.submit(HOLD, name="hello", **keys)
+        assert "absent (checked" in other("cancel", second).text and gke.left() == []
+        assert [each.name for each in Objects(emulator=storage).list(f"gs://my-bucket/runs/{second}/")] == []
     finally:
         control.stop(gke.emulator_directory)
 

@@ -7,16 +7,17 @@ only the log can be read.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+from orchestrator import traits
 from orchestrator.api.jobs.log_output import JobOutput, make_directory
 from orchestrator.api.session import lookup
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices import connected, elsewhere
-from orchestrator.errors import Interrupted, TpujobError, UserError
+from orchestrator.errors import CloudError, Interrupted, RemoteError, TpujobError, UserError
 from orchestrator.promise.lease.changes import AttemptChange, AttemptEnded, Began, Leased, Moved
-from orchestrator.promise.lease.lease import Lease, Mode
+from orchestrator.promise.lease.lease import Lease, LeaseState, Mode
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.run.monitor import payload_failed
 
@@ -68,6 +69,14 @@ def leases_to_cancel(session: Session, text: str, owner: str | None = None) -> l
         return []
 
 
+def record_of(session: Session, lease: Lease) -> RunRecord | None:
+    """Return the run of a lease if it may have left something outside its slice; None also where nothing tells of it."""
+    if traits.traits_of(lease.cloud).made_with_job:
+        with suppress(CloudError, RemoteError, UserError), closing(connected.Connected(session, lease)) as there:
+            return there.attempt()[0]
+    return None
+
+
 def _record(session: Session, lease: Lease) -> None:
     """Write the run of a slice into the ledger, as it is now; one that it has stays as it is."""
     if lease.mode is Mode.RUN:
@@ -84,7 +93,7 @@ def _record(session: Session, lease: Lease) -> None:
         began: list[Began | AttemptChange] = [
             Began(run, attempt),
             Leased(attempt.id, now, lease.id),
-            Moved(attempt.id, now, AttemptState.RUNNING),
+            *([Moved(attempt.id, now, AttemptState.RUNNING)] if lease.state is LeaseState.READY else ()),
         ]
         if not Path(run.directory).is_dir():  # it is there where only the ledger was lost
             make_directory(Path(run.directory))

@@ -293,8 +293,11 @@ def cancel(session: Session, text: str, *, owner: str | None = None) -> Canceled
 
 def _cancel_elsewhere(session: Session, leases: list[Lease]) -> Canceled:
     """End a run of another machine by the deletion of its slice: its process, if it lives, sees that."""
+    known = elsewhere.record_of(session, leases[0])  # which goes with its slice
     releases = release(session, leases)
     gone = all(released.gone for released in releases)
+    if gone and known is not None:
+        places.place_of(known.cloud).tidy(session, known)
     proofs = [f"{each.lease.name.node} absent (checked {clock(each.checked_at)})" for each in releases if each.gone]
     run = leases[0].run or leases[0].handle
     line = f"{run} {AttemptState.CANCELED}; {'; '.join(proofs)}" if gone else ""

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from orchestrator import traits
 from orchestrator.api.session import lookup
 from orchestrator.api.session.events import LogLines
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices import elsewhere, shell
-from orchestrator.errors import RemoteError, UnknownRun, UserError
+from orchestrator.errors import RemoteError, UnknownRun, UserError, WrongState
 from orchestrator.places.preparation.records import read_record
+from orchestrator.promise.effects.cloud import Workers
+from orchestrator.promise.effects.retry import until
 from orchestrator.promise.lease.lease import Lease, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.text.terminal import LineSplitter
 
 if TYPE_CHECKING:
-    from orchestrator.hosts.fleet.crew import FleetStatus, Sink
-    from orchestrator.hosts.fleet.fleet import Fleet
+    from orchestrator.hosts.fleet.crew import FleetStatus, FoundCrew, Sink
+    from orchestrator.promise.lease.cloud_api import WorkerAddress
 
 CONNECT_S = 120.0  # the key of this machine takes seconds to arrive
 WAIT_S = 0.5
 QUIET_S = 10.0  # without a byte of a log, which is then all there is, whatever a worker says of its size
+PODS_QUIET_S = 3.0  # of pods, which say nothing of it
+NO_PODS = "they may not run yet, or not any more: `tpujob status` shows its state"
 
 
 def is_known(session: Session, text: str) -> bool:
@@ -54,7 +60,7 @@ def slice_of_run(session: Session, text: str, owner: str | None, *, detached: bo
     for each in passed_on:  # such a slice goes from run to run
         elsewhere.as_labels_say(session, each)
     known = lookup.one_of(known_slices(session, text, owner)) if passed_on else None
-    return known or elsewhere.find(session, text, owner, detached=detached)
+    return known or elsewhere.find(session, text, owner, detached=detached, of_run=True)
 
 
 class Connected:
@@ -63,7 +69,9 @@ class Connected:
     def __init__(self, session: Session, lease: Lease) -> None:
         """Connect, as soon as the key of this machine has arrived. Raises Unreachable, HostKeyMismatch."""
         self.session, self.lease = session, lease
-        self.fleet: Fleet = shell.open_lease(session, lease).fleet
+        has_vms = traits.traits_of(lease.cloud).vms
+        self.fleet: FoundCrew = shell.open_lease(session, lease).fleet if has_vms else _pods(session, lease)
+        self.where = f"worker 0 of {lease.name.node}" if has_vms else lease.name.node
         say = lambda text: session.reporter.progress("connect", text)  # noqa: E731
         self.fleet.connect(CONNECT_S, say)
 
@@ -85,7 +93,7 @@ class Connected:
             hint = "an older tpujob started it, or nothing runs there yet: only its own machine can follow it"
             if lease.route.os_login:
                 hint = "with OS Login each account has a home of its own: sign in as the one that started the run"
-            raise UserError(f"worker 0 of {lease.name.node} has no record of run {lease.run}{whose}", hint=hint)
+            raise UserError(f"{self.where} has no record of run {lease.run}{whose}", hint=hint)
         return max(found, key=lambda pair: (len(pair[1].id), pair[1].id))
 
     def end(self, attempt: str, sink: Sink, metrics: Sink) -> FleetStatus:
@@ -106,9 +114,12 @@ class Connected:
         """Yield the lines of the workers as they are there; with `follow`, until the job has ended."""
         _, attempt = self.attempt()
         sizes = self.fleet.log_sizes(attempt.id)
+        if not sizes:
+            raise UserError(f"no pod of {self.lease.handle} ({self.lease.name.node}) is there", hint=NO_PODS)
         check_workers(len(sizes))
         left = {index: size for index, size in sizes.items() if takes(index)}
-        quiet_at = time.monotonic() + QUIET_S
+        quiet_s = QUIET_S if traits.traits_of(self.lease.cloud).vms else PODS_QUIET_S
+        quiet_at = time.monotonic() + quiet_s
         splitters = {index: LineSplitter(self.session.reporter.secrets.hide) for index in left}
         pieces: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
         self.fleet.attach(attempt.id, "main")
@@ -120,7 +131,7 @@ class Connected:
                 if index not in left:
                     continue
                 left[index] -= getattr(piece, "size_bytes", 0) or len(piece)
-                quiet_at = time.monotonic() + QUIET_S
+                quiet_at = time.monotonic() + quiet_s
                 if lines := splitters[index].feed(piece):
                     yield LogLines(index, tuple(lines))
             all_there = all(size <= 0 for size in left.values()) or time.monotonic() > quiet_at
@@ -129,6 +140,16 @@ class Connected:
         for index, splitter in splitters.items():
             if lines := splitter.flush():
                 yield LogLines(index, tuple(lines))
+
+
+def _pods(session: Session, lease: Lease) -> FoundCrew:
+    """Return those pods of a job that are there."""
+    workers: tuple[WorkerAddress, ...] = ()
+    now = partial(session.now, lease.cloud)
+    with suppress(WrongState):
+        workers = session.run(until(now() + shell.ASK_S, Workers(lease.name)), lease.cloud)
+    notice = partial(session.reporter.notice, traits.traits_of(lease.cloud).reached)
+    return cast("FoundCrew", session.world(lease.cloud).reach.fleet(lease, workers, notice, now))
 
 
 def _next(pieces: SimpleQueue[tuple[int, bytes]]) -> tuple[int, bytes] | None:

@@ -1,8 +1,9 @@
 """Slices that this machine's ledger does not have: found by their labels, and taken over to be used or to be deleted.
 
-The labels of a slice say whose it is, of which run, and until when it is claimed. What is found is recorded in the ledger:
-from then on every command finds it there. One that is only used keeps its claim (`Purpose.ELSEWHERE`): nothing here ends it
-because of the time, since the machine that made it may have moved that.
+The labels of a slice say whose it is, of which run, and until when it is claimed. So do those of a JobSet on the cluster of the
+settings, for commands that mean a run. What is found is recorded in the ledger: from then on every command finds it there. One
+that is only used keeps its claim (`Purpose.ELSEWHERE`): nothing here ends it because of the time, since the machine that made
+it may have moved that.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from orchestrator.promise.lease import access
 from orchestrator.promise.lease.absence import is_ours
 from orchestrator.promise.lease.changes import Intent, Relabeled
 from orchestrator.promise.lease.claim_labels import adopted, found_elsewhere, read_claim
+from orchestrator.promise.lease.cloud_api import SliceState
 from orchestrator.promise.lease.lease import Lease, Mode, Purpose
 from orchestrator.promise.obtain import letting_in
 from orchestrator.promise.renewal import catch_up
@@ -148,24 +150,27 @@ def find_job(session: Session, name: str, owner: str | None = None) -> list[Leas
 
     A slice that is held is none: its job has ended. Raises TpujobError without a complete answer, UserError, TeardownUnproven.
     """
-    asked, found = _asked(session, name, owner)
-    living = [view for view in found if view.labels.get(names.MODE) != Mode.HOLD and names.RUN in view.labels]
-    return [adopt_to_release(session, asked, only(living))] if living else []
+    found = _asked(session, name, owner, alone=False)
+    living = [each for each in found if each[1].labels.get(names.MODE) != Mode.HOLD and names.RUN in each[1].labels]
+    return [adopt_to_release(session, *_only(living))] if living else []
 
 
-def find(session: Session, name: str | None, owner: str | None = None, *, detached: bool = False) -> Lease | None:
+def find(
+    session: Session, name: str | None, owner: str | None = None, *, detached: bool = False, of_run: bool = False
+) -> Lease | None:
     """Return the lease, now in the ledger, of the slice that the API has of this name, to be used; None: there is none.
 
-    `detached`: only one whose job runs on its own counts. Raises TpujobError without a complete answer; UserError for several
-    slices, for one of another owner who is not named, and for one that is not READY or that no labels describe.
+    `detached`: only one whose job runs on its own counts. `of_run`: JobSets count, too. Raises TpujobError without a complete
+    answer; UserError for several slices, for one of another owner who is not named, and for one that is not READY or that no
+    labels describe.
     """
-    asked, found = _asked(session, name, owner)
+    found = _asked(session, name, owner, alone=not of_run)
     if detached:
-        found = [view for view in found if view.labels.get(names.MODE) == Mode.DETACHED]
+        found = [each for each in found if each[1].labels.get(names.MODE) == Mode.DETACHED]
     if not found:
         return None
-    view = only(found)
-    if view.native_state != "READY":
+    asked, view = _only(found)
+    if view.native_state != "READY" if traits.traits_of(asked.cloud).vms else view.state is SliceState.DELETING:
         raise UserError(f"{view.name.node} is {view.native_state} ({owner_text(session, view)})")
     lease = _described(session, asked, view, lease_to_release(session, asked, view))
     session.ledger.check_not_newer()
@@ -185,18 +190,29 @@ def _described(session: Session, asked: ProjectInventory, view: SliceView, base:
     return lease
 
 
-def _asked(session: Session, name: str | None, owner: str | None) -> tuple[ProjectInventory, list[SliceView]]:
-    """Return what the API says, and the slices of this name that are not in the ledger.
+Found = tuple["ProjectInventory", "SliceView"]
 
-    Of an answer that is not complete, only what has exactly this id counts: a name may mean another one, too.
+
+def _only(found: Sequence[Found]) -> Found:
+    only([view for _, view in found])
+    return found[0]
+
+
+def _asked(session: Session, name: str | None, owner: str | None, *, alone: bool) -> list[Found]:
+    """Return the slices of this name that are not in the ledger, each with the answer that shows it.
+
+    `alone`: the cluster of the settings is not asked. Of an answer that is not complete, only what has exactly this id counts:
+    a name may mean another one, too.
     """
     if owner is not None and (problem := names.owner_problem(owner)):
         raise UserError(f"--owner {names.for_display(owner)} {problem}")
-    (asked,) = inventory.ask(session, [], alone=True)
-    found = meant(session, unknown(session, asked), name, owner)
-    if not asked.complete and not any(name in _ids(view) for view in found):
-        raise not_known(session, asked, f"named {name!r}" if name else "of `tpujob up`")
-    return asked, found
+    answers = inventory.ask(session, [], alone=alone)
+    shown = [(asked, view) for asked in answers for view in unknown(session, asked)]
+    found = meant(session, [view for _, view in shown], name, owner)
+    partial = [asked for asked in answers if not asked.complete]
+    if partial and not any(name in _ids(view) for view in found):
+        raise not_known(session, partial[0], f"named {name!r}" if name else "of `tpujob up`")
+    return [each for each in shown if each[1] in found]
 
 
 def not_known(session: Session, asked: ProjectInventory, what: str) -> TpujobError:
@@ -230,7 +246,7 @@ def let_in(session: Session, lease: Lease) -> Lease:
 
 def as_labels_say(session: Session, lease: Lease) -> Lease:
     """Return a lease that was found before, with what its slice is used for now. Raises TpujobError, Vanished."""
-    (asked,) = inventory.ask(session, [lease], alone=True)
+    *_, asked = inventory.ask(session, [lease], alone=True)  # the last one is where it is
     view = asked.view_of(lease)
     if isinstance(view, CloudError):
         raise view

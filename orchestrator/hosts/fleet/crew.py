@@ -181,6 +181,16 @@ class Crew(Protocol):
         """Wait until `cancel`, `timeout_s` at most; return whether it was called."""
 
 
+class FoundCrew(Crew, Protocol):
+    """Workers that another machine made, with what they keep of their job for this one."""
+
+    def attempts(self, run: str) -> list[FoundAttempt]:
+        """Return the attempts of a run of which there is a record."""
+
+    def log_sizes(self, attempt: str) -> dict[int, int]:
+        """Return how many bytes the log of an attempt has by now, by worker; where none says that, a number beyond any log."""
+
+
 class StartedCrew(Crew, Protocol):
     """Workers that wait for this machine to start a phase."""
 

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Sequence
 
-from orchestrator.job.cluster import NAMESPACE, ClusterWish
+from orchestrator.job.cluster import NAMESPACE, NO_WISH, ClusterWish
 from orchestrator.places.area import Area
 from orchestrator.settings import GKE, Target
 
 
 def named(target: Target) -> Area | None:
-    """Return the cluster that the settings name, with its namespace; None if they name none. Raises ConfigError."""
-    return None if target.gke.context is None and target.gke.cluster is None else asked(target, ())
+    """Return the cluster of the settings, else that of the current context; None if they have no `gke:`. Raises ConfigError."""
+    return None if target.gke == NO_WISH else asked(target, ())
 
 
 def asked(target: Target, parts: Sequence[str], *, context: str | None = None, cluster: str | None = None) -> Area:

@@ -6,13 +6,13 @@ import os
 import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from orchestrator.errors import JobSpecError, UserError
+from orchestrator.errors import JobSpecError, UnknownRun, UserError
 from orchestrator.places.gke import bucket, preparation
 from orchestrator.places.gke.api import clusters
 from orchestrator.places.gke.api.client import ClusterCloud
@@ -150,8 +150,7 @@ class Cluster(LeasedPlace):
         draft = draft_of(
             desk, spec, made.job, documents, project=project, run=run.id, lease_id=lease_id, detach=wish.detach
         )
-        phases = tuple(each["name"] for each in made.job.program.request["phases"])
-        about = {"phases": list(phases), "pods": made.job.pods, "code_object": made.code_object}
+        about = made.job.program.request["record"]["run"]["spec"]["cluster"]
         run = replace(run, spec=run.spec.having(cluster=about))  # for later commands
         wish.check_workers(made.job.pods)
         bucket.check(desk, spec, target.location or clusters.location(project))
@@ -166,9 +165,8 @@ class Cluster(LeasedPlace):
         if made.upload is not None:
             upload = partial(bucket.upload, desk.reporter, made.upload, made.code_object)
         stay = ClusterStay((draft,), upload, _results_at(run), made.job.pods, bucket.starts(run))
-        return Prepared(
-            run, attempt, stay, _phases(phases), files={MANIFEST: to_yaml(_shown(documents)), **made.chosen.files}
-        )
+        files = {MANIFEST: to_yaml(_shown(documents)), **made.chosen.files}
+        return Prepared(run, attempt, stay, _phases(run.spec.cluster.phases), files=files)
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
         about = run.spec.cluster
@@ -254,6 +252,8 @@ class PodReach(NoReach):
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> PodFleet:
         """Return the pods of a lease as its workers. Raises Vanished if its JobSet does not exist any more."""
-        run = self.run_of(lease)
-        results = None if run is None else bucket.results(run)
-        return PodFleet(self.cloud().pods(lease.name), workers, on_notice=notice, now=now, results=results)
+        results = None
+        with suppress(UnknownRun):  # of a run that another machine began, there are only its pods
+            results = None if (run := self.run_of(lease)) is None else bucket.results(run)
+        pods = self.cloud().pods(lease.name)
+        return PodFleet(pods, workers, on_notice=notice, now=now, results=results, record=pods.record)

@@ -41,7 +41,7 @@ from orchestrator.places.gke.objects.manifest import (
     room_for_code,
 )
 from orchestrator.places.gke.objects.nodes import Capacity
-from orchestrator.places.preparation import code, resolving
+from orchestrator.places.preparation import code, records, resolving
 from orchestrator.places.preparation.code import told_shipment
 from orchestrator.places.preparation.phases import pod_scripts, saved_to
 from orchestrator.places.preparation.resolving import Resolved
@@ -155,18 +155,20 @@ def program_of(
     run: str,
     node: str,
     shape: ClusterShape,
+    file: str,
     env: Mapping[str, str],
     shipment: Shipment | None,
     scratch: Path,
 ) -> tuple[PodProgram, CodeArchive | None]:
     """Return the program, and the code if it is to be uploaded to the request's `code_object` before anything is created.
 
-    `env`: the job's variables, with the values of secrets. `node`: the name of the JobSet. `scratch`: where the archive is
-    written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
+    `env`: the job's variables, with the values of secrets. `node`: the name of the JobSet. `file`: the name of the job file.
+    `scratch`: where the archive is written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
     """
     archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
     restarts = restarts_of(spec)
     hidden = {name for name, value in spec.env.items() if secret_sources({name: value})}
+    told = {key: value for key, value in records.values_of(spec).items() if key not in records.OF_THIS_MACHINE}
     request: dict[str, Any] = {
         "schema": SCHEMA,
         "run": run,
@@ -199,6 +201,10 @@ def program_of(
         "coordinator_s": COORDINATOR_S,
         "stall_s": spec.limits.stall,
     }
+    phases = [each["name"] for each in request["phases"]]
+    told["cluster"] = about = {"phases": phases, "pods": shape.pods, "code_object": None}
+    record = {"id": run, "name": str(spec.name), "job_path": file, "spec": told}
+    request["record"] = {"run": record, "attempt": f"{run}-1"}  # for machines without the ledger
     packed = agent.pod_archive()
     secrets = {name: env[name] for name in sorted(hidden)}
     room = room_for_code(request, packed)
@@ -206,7 +212,7 @@ def program_of(
         return PodProgram(request, packed, None if archive is None else archive.path.read_bytes(), secrets), None
     if spec.bucket is None:
         raise _too_large(spec, format_size(archive.size_bytes), format_size(max(room, 0)))
-    request["code_object"] = f"{spec.bucket.rstrip('/')}/{run}/code.tar.gz"
+    request["code_object"] = about["code_object"] = f"{spec.bucket.rstrip('/')}/{run}/code.tar.gz"
     return PodProgram(request, packed, None, secrets), archive
 
 
@@ -265,6 +271,7 @@ def prepare(
         run=run,
         node=node,
         shape=shape,
+        file=path.name,
         env=env,
         shipment=shipment,
         scratch=Path(stack.enter_context(TemporaryDirectory(prefix="tpujob-code-"))),

@@ -233,7 +233,7 @@ class ClusterStay(LeasedStay):
         ready_by = lease.ready_by
         if ready_by is not None and attempt.number > 1:  # it waits again
             ready_by = began + ready_by - lease.created_at
-        give_up_at = min((ready_by or began) + capabilities.timings.provision_s, lease.deadline)
+        give_up_at = min((ready_by or lease.deadline) + capabilities.timings.provision_s, lease.deadline)
         before, looked_at = "", began
         for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
             is_recent = await Now() - looked_at < RECENT_S

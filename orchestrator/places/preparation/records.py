@@ -33,6 +33,15 @@ def _printable(path: Path) -> str:
     return str(path).encode("utf-8", "replace").decode()
 
 
+def values_of(spec: JobSpec) -> dict[str, Any]:
+    """Return what the record of a run keeps of its job: JSON values, none of them secret."""
+    described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env", *OF_A_SWEEP})
+    address = variable_of(spec.notify.url) if spec.notify is not None else None
+    # Names: `attach` hides their values too.
+    described["secret_sources"] = [*secret_sources(spec.env), *filter(None, [address])]
+    return described
+
+
 def new_run(
     spec: JobSpec,
     job_path: Path,
@@ -54,10 +63,7 @@ def new_run(
         raise UserError(
             f"{directory_text}: a path that is not UTF-8", hint="run from another directory, or set runs_dir"
         )
-    described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env", *OF_A_SWEEP})
-    address = variable_of(spec.notify.url) if spec.notify is not None else None
-    # Names: `attach` hides their values too.
-    described["secret_sources"] = [*secret_sources(spec.env), *filter(None, [address])]
+    described = values_of(spec)
     if sweep is not None:
         described["sweep"] = dict(sweep)
     if queued:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.promise.lease.cloud_api import SliceView
+from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import HeldFor, Lease, LeaseState, Mode, Purpose
 from orchestrator.promise.lease.periods import Timings
 from orchestrator.text import names
@@ -125,20 +125,21 @@ def found_elsewhere(view: SliceView, lease: Lease, claim: LabelClaim, *, now: fl
 
     Its claim stays with who made it: nothing here ends it because of the time. `skew_s`: how far the server's clock is ahead.
     """
-    mode, run = view.labels.get(names.MODE), view.labels.get(names.RUN)
+    mode = view.labels.get(names.MODE)
     if mode not in [*Mode]:
         return None
+    is_ready = view.state is SliceState.READY
+    since = lease.created_at if view.running_s is None else now - view.running_s
     return replace(
         lease,
         purpose=Purpose.ELSEWHERE,
         deadline=claim.deadline - skew_s,
-        state=LeaseState.READY,
+        state=LeaseState.READY if is_ready else LeaseState.CREATING,
         settled=True,
-        ready_at=lease.created_at,
+        ready_at=since if is_ready else None,
         hold_until=claim.claimed_until - skew_s if mode == Mode.HOLD else None,
         held_for=held_for(view) if mode == Mode.HOLD else None,
         detached_at=now if mode == Mode.DETACHED else None,
-        run=run,
     )
 
 
@@ -177,4 +178,5 @@ def adopted(
         state=LeaseState.CREATING,
         sent_at=made_at,
         sends=1,
+        run=view.labels.get(names.RUN),
     )

@@ -16,6 +16,7 @@ IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a
 - `max_log`: how much of the log of a phase is kept, beginning and end (`stream`)
 - `coordinator_s`: how long the address of the first pod is waited for
 - `max_duration_s`, counted from here on; `stall_s`: the longest silence of `main`, or null
+- `record`: of the run, for other machines of its owner; nothing here reads it
 
 The phases run under the supervisor, with the files of `phases` below RUN/<attempt>/. Their log goes to stdout, between control
 lines (`pod_output`), of which each has one of these keys:

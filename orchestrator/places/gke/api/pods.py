@@ -9,10 +9,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import CloudUnavailable, Vanished
+from orchestrator.hosts.fleet.crew import FoundAttempt, found_attempts
 from orchestrator.places.gke.api import views
 from orchestrator.places.gke.api.kube_api import KubeApi, NotFound, path_of, read_log
+from orchestrator.places.gke.objects.manifest import REQUEST
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.promise.lease.lease import SliceName
+from orchestrator.text import parsing
 
 if TYPE_CHECKING:
     import httpx2
@@ -51,6 +54,16 @@ class JobSetPods:
         if closed:
             stream.close()
         return stream
+
+    def record(self) -> list[FoundAttempt]:
+        """Return the attempt of which the ConfigMap has a record, if it is there and has one."""
+        try:
+            found = self._api.get(path_of("configmaps", self._name.zone, self._name.node))
+            record = parsing.loads(found["data"][REQUEST])["record"]
+            attempt = record["attempt"]
+        except (NotFound, KeyError, TypeError, ValueError, RecursionError):  # an older tpujob, or a person, made it
+            return []
+        return found_attempts([{"attempt": attempt, "record": record, "status": {}}])
 
     def forget(self, stream: PodLog) -> None:
         with self._lock:

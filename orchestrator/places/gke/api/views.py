@@ -15,7 +15,7 @@ from orchestrator.places.gke.objects.manifest import ACCELERATOR, CONTAINER, LIF
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
-from orchestrator.promise.lease.lease import SliceName
+from orchestrator.promise.lease.lease import Mode, SliceName
 from orchestrator.text import names
 
 SLICE_LABEL, HOST_LABEL = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
@@ -53,7 +53,8 @@ def slice_view(seen: Seen, name: SliceName) -> SliceView:
     annotations = _texts(_at(jobset, "metadata", "annotations"))
     created = time_of(_at(jobset, "metadata", "creationTimestamp"))
     state, native, error = _state(seen)
-    labels = _texts(_at(jobset, "metadata", "labels"))
+    # The control plane keeps its limits, and its pods have all that they need: no process here claims it.
+    labels = {**_texts(_at(jobset, "metadata", "labels")), names.MODE: str(Mode.DETACHED)}
     life_s = _number(annotations.get(LIFE))
     deadline = created + life_s if created is not None and life_s else None
     if deadline is not None and _ended(jobset):  # its results may be collected until it is deleted

@@ -4,13 +4,14 @@ Nothing can be sent to a pod: what it runs is in its manifest, it keeps its own 
 Cloud Storage. Calls raise only errors of `orchestrator.errors`; `cancel` ends them at once.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.errors import CloudError, Unreachable
-from orchestrator.hosts.fleet.crew import FleetStatus, Following, Sink, locked
+from orchestrator.hosts.fleet.crew import FleetStatus, Following, FoundAttempt, Sink, locked
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collection import Collection
@@ -37,9 +38,14 @@ class PodFleet:
         on_notice: Callable[[str], None],
         now: Callable[[], float] = time.time,
         results: ReadResult | None = None,
+        record: Callable[[], list[FoundAttempt]] = list,
     ) -> None:
-        """`on_notice` receives messages for the user. `results`: where those in Cloud Storage are read, if anywhere."""
+        """`on_notice` receives messages for the user. `results`: where those in Cloud Storage are read, if anywhere.
+
+        `record`: reads what the objects of the job say of its attempt.
+        """
         self.workers = tuple(workers)
+        self._record = record
         self._api, self._on_notice, self._now, self._results = api, on_notice, now, results
         self._wakeup = Wakeup()
         self._views = PodViews(api)
@@ -69,6 +75,14 @@ class PodFleet:
                 raise Unreachable(f"{text}, for {deadline_s:.0f} s")
             on_wait(f"waiting for {text}")
             self._wakeup.sleep(CONNECT_LOOK_S)
+
+    def attempts(self, run: str) -> list[FoundAttempt]:
+        """Return the attempts of a run of which the objects of its job have a record. Raises CloudError."""
+        return self._record()
+
+    def log_sizes(self, attempt: str) -> dict[int, int]:
+        """Return that no pod says how much it has printed, by worker."""
+        return dict.fromkeys((each.index for each in self.workers), sys.maxsize)
 
     def attach(self, attempt: str, phase: str) -> None:
         """Select the phase that later calls act on."""
