@@ -1,9 +1,10 @@
 """A job on a cluster: its code as one archive, also in a bucket, and its nodes, watched until they are gone."""
 
+import json
 import os
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from orchestrator.api.jobs.elsewhere import look_for_run
 from orchestrator.api.jobs.ending import cancel_run
 from orchestrator.api.results.pages import of_another_process
 from orchestrator.api.session.reporter import Reporter
@@ -24,13 +26,17 @@ from orchestrator.errors import (
     Preempted,
     SliceLost,
     TpujobError,
+    UserError,
 )
 from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.hosts.shipping import tree
 from orchestrator.hosts.shipping.shipment import Shipment, make_shipment
 from orchestrator.job import job_spec
+from orchestrator.job.cluster import ClusterWish
 from orchestrator.places.gke import by_hand
+from orchestrator.places.gke.api import clusters
+from orchestrator.places.gke.api.kube_api import path_of
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.preparation import CodeArchive, pack_code
 from orchestrator.places.gke.stay import WATCH_S, ClusterStay, GetNodes, Seen, report_nodes, verdict
@@ -38,13 +44,15 @@ from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation import records as runs
 from orchestrator.promise.effects.base import Effect, Now, Report, Sleep
 from orchestrator.promise.lease.changes import Began
-from orchestrator.promise.lease.lease import SliceName
+from orchestrator.promise.lease.lease import Purpose, SliceName
 from orchestrator.promise.lease.run_and_attempt import RunRecord
 from orchestrator.settings import GKE, Target
 from orchestrator.vm.pod.start import unpack
 from tests.emulator.fixture import Emulator
 from tests.fakes.leases import lease_and_request
 from tests.simulation.model.bench import driven
+from tests.unit.places.gke.api.store import NODE as JOBSET
+from tests.unit.places.gke.api.store import Store, jobset, running
 
 NODES = ("gke-a", "gke-b")
 
@@ -288,6 +296,39 @@ def test_the_next_command_deletes_the_code_of_a_run_whose_process_was_killed(
     session.recover()
     assert session.ledger.run(record.id)[1].state.ended
     assert stored(objects, record) == []
+
+
+@pytest.mark.parametrize(("pods", "state", "record", "refused"), [
+    ((), ("creating", "pending"), {}, None), ((running(0), running(1)), ("ready", "running"), {}, None),
+    ((), (), {"attempt": "other-1"}, "has no record of run"), ((), (), None, "has no record of run"),
+])  # fmt: skip
+def test_a_run_of_another_machine_is_taken_over_as_its_objects_say(
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    pods: tuple[dict[str, Any], ...],
+    state: tuple[str, ...],
+    record: dict[str, Any] | None,
+    refused: str | None,
+) -> None:
+    store, (run, attempt) = Store(), runs.new_run(job_spec.load(JOB, path="job.yaml"), Path("j"), GKE, Path(), 1.0)
+    labels = {**jobset()["metadata"]["labels"], "tpujob-owner": session.owner, "tpujob-run": run.id}
+    said = {"record": record if record is None else {**runs.record_of(run, attempt), **record}}
+    store.put(path_of("jobsets", "team", JOBSET), jobset(labels={**labels, "tpujob-name": "hello"}))
+    config = {"metadata": {"name": JOBSET}, "data": {"request.json": json.dumps(said)}}
+    store.put(path_of("configmaps", "team", JOBSET), config)
+    for each in pods:
+        store.put(path_of("pods", "team", each["metadata"]["name"]), each)
+    monkeypatch.setattr(clusters, "identity", lambda *which: "kind@https://k8s.test")
+    monkeypatch.setattr(clusters, "open_api", lambda identity, environ: store.api())
+    session.target = replace(session.target, gke=ClusterWish(namespace="team"))
+    with pytest.raises(UserError, match=refused) if refused else nullcontext():
+        look_for_run(session, "hello")
+    (lease,) = session.ledger.open_leases()
+    assert (lease.purpose, lease.runs_detached, lease.run) == (Purpose.ELSEWHERE, True, run.id)
+    if not refused:
+        found, attempt = session.ledger.run(run.id)
+        assert (lease.state, attempt.state, attempt.lease_id) == (*state, lease.id)
+        assert (found.name, found.spec.bucket) == ("hello", run.spec.bucket)
 
 
 def test_cancel_deletes_the_code_of_a_run_that_is_not_followed(
