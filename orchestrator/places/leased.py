@@ -113,6 +113,9 @@ class LeasedPlace:
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete nothing: all of a run is at what its lease names."""
 
+    def rest(self, desk: Desk, project: str, names: Sequence[str]) -> str:
+        return ""
+
     def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
         return None
 

@@ -323,6 +323,9 @@ class Place(Protocol):
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete what the end of its lease does not delete of a run. A failure is reported."""
 
+    def rest(self, desk: Desk, project: str, names: Sequence[str]) -> str:
+        """Return which of these machines (`NodesUsed`) are there for ended jobs alone, in words. Raises CloudError."""
+
     def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
         """Start collecting what a run has left outside its slice, for any machine; None: nothing is left there."""
 

@@ -48,6 +48,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "leased": "uses lease {lease_id}",
     "moved": "{state}",
     "continued": "{text}",
+    "nodes_used": "runs on {nodes}",
     "attempt_ended": "{end}",
     "intent": "name written down, before anything was asked of the cloud",
     "sent": "create sent",
@@ -67,7 +68,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "gone": "proven gone: {evidence}",
     "forgotten": "forgotten: {why}",
 }
-REPEATED = ("attempt_ended", "down")  # by each process that notices it
+REPEATED = ("attempt_ended", "down", "nodes_used")  # by each process that notices it
 
 
 @dataclass(frozen=True, slots=True)

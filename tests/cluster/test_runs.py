@@ -10,6 +10,7 @@ from lightkube.config.kubeconfig import KubeConfig
 from orchestrator.errors import WrongState
 from orchestrator.places.gke.api import kube_api
 from tests.cluster.gke_fixture import HOLD, MEET, Gke
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -69,15 +70,19 @@ def test_kubectl_shows_what_status_and_show_do(gke: Gke) -> None:
         shown["run"],
         "ready",
     )
-    (jobset,), (workload,) = gke.jobsets(), gke.cluster.get("workloads", "-n", gke.space)
+    (jobset,), (workload,), pods = gke.jobsets(), gke.cluster.get("workloads", "-n", gke.space), gke.pods()
     assert jobset["metadata"]["name"] == workload["metadata"]["ownerReferences"][0]["name"] == node
     assert jobset["metadata"]["labels"]["tpujob-run"] == shown["run"]
-    assert [pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] for pod in gke.pods()] == [node] * 2
+    assert [pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] for pod in pods] == [node] * 2
     config = KubeConfig.from_file(gke.cluster.kubeconfig).get()
     with pytest.raises(WrongState):
         kube_api.connect(config).delete(kube_api.path_of("jobsets", gke.space, node), "the uid of another")
+    gke.cluster.faults.supply(gke.space, idle_s=600)
     gke.let_go()
-    assert gke.end(command).returncode == 0
+    assert command.end().returncode == 0
+    left, used = "ended runs have left", " ".join(gke.begin("status").end().stdout.split())
+    assert f"{left} 2 nodes" in used and all(pod["spec"]["nodeName"] in used for pod in pods)
+    until(lambda: left not in gke("status").stdout, "the nodes to go")
 
 
 def posted(gke: Gke) -> list[dict[str, Any]]:

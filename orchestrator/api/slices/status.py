@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import catalog, settings, traits
+from orchestrator import catalog, places, settings, traits
 from orchestrator.api.session import lookup, sweep_progress
 from orchestrator.api.session.session import Session
 from orchestrator.api.session.sweep_progress import SweepProgress
@@ -33,6 +34,7 @@ else:  # where there is a slice
     collected = Later("orchestrator.report.rows.collected")
     guest_reports = Later("orchestrator.promise.lease.guest_reports")
 
+LEFT_S = 86400.0  # for so long after the end of a run, its nodes are asked for
 _STOPPED_STATES = ("STOPPING", "STOPPED")  # the API's words
 _STOPPED = (
     "no watchdog while it is stopped: the next tpujob command or gc timer deletes it then; its full price is counted"
@@ -118,6 +120,9 @@ class Status:
     google_not_asked: str | None  #: why Google Cloud was not asked; None: it was
     waiting: tuple[WaitingRun, ...] = ()
     sweeps: tuple[SweepProgress, ...] = ()  #: whose process is alive
+    left: tuple[
+        str, ...
+    ] = ()  #: what runs that ended within a day have left billed, such as nodes: a sentence for each cluster
 
     @property
     def exit_code(self) -> int:
@@ -136,6 +141,7 @@ class Status:
             "slices": [row.as_json() for row in self.slices],
             "waiting": [asdict(run) for run in self.waiting],
             "sweeps": [sweep.as_json() for sweep in self.sweeps],
+            "left": list(self.left),
         }
 
 
@@ -153,9 +159,10 @@ def status(session: Session) -> Status:
     rows = tuple(_rows(session, asked, before))
     not_asked = _google_not_asked(session, asked)
     where = (target.kind, target.project, target.why)
-    said = _said_of_chips(session) if all(each.complete for each in asked) else {}
+    complete = all(each.complete for each in asked)
+    said, left = (_said_of_chips(session), tuple(left_by_ended(session))) if complete else ({}, ())
     rows = tuple(_with_use(row, said.get(row.lease_id or "")) for row in rows)
-    return Status(*where, tuple(asked), rows, not_asked, _waiting(session), sweep_progress.living(session))
+    return Status(*where, tuple(asked), rows, not_asked, _waiting(session), sweep_progress.living(session), left)
 
 
 def _said_of_chips(session: Session) -> dict[str, str]:
@@ -173,6 +180,25 @@ def _said_of_chips(session: Session) -> dict[str, str]:
                 said = guest_reports.published(cloud.guest_attributes(lease.name), attempt.id)
                 found[lease.id] = "; ".join(said.values())
     return found
+
+
+def left_by_ended(session: Session) -> Iterator[str]:
+    """Yield which machines are still there of those that their places bill beside the leases of runs."""
+    used: dict[tuple[str, str], list[str]] = {}
+    for run, last in session.ledger.runs():
+        if last.ended_at is None or last.lease_id is None or session.now(run.cloud) - last.ended_at > LEFT_S:
+            continue
+        project = session.ledger.lease(last.lease_id).name.project
+        for attempt in session.ledger.attempts_of(run.id):
+            for _, kind, data in session.ledger.events(attempt.id):
+                if kind == "nodes_used":
+                    used.setdefault((run.cloud, project), []).extend(data["nodes"].split(", "))
+    for (cloud, project), machines in used.items():
+        try:
+            if words := places.place_of(cloud).rest(session, project, machines):
+                yield f"ended runs have left {words}, billed until the cluster deletes them"
+        except CloudError as error:
+            yield f"whether the nodes of ended runs are gone is not known: {error.message}"
 
 
 def _with_use(row: SliceRow, said: str | None) -> SliceRow:

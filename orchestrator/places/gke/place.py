@@ -17,6 +17,7 @@ from orchestrator.places.gke import bucket, preparation
 from orchestrator.places.gke.api import clusters
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import path_of
+from orchestrator.places.gke.objects.nodes import in_words
 from orchestrator.places.gke.plan import cluster_plan_lines, plan_of, price, program_line
 from orchestrator.places.gke.pods.collection import collected_from
 from orchestrator.places.gke.pods.fleet import PodFleet
@@ -175,6 +176,10 @@ class Cluster(LeasedPlace):
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         bucket.remove_code(desk.reporter, run)
+
+    def rest(self, desk: Desk, project: str, names: Sequence[str]) -> str:
+        found = cast("ClusterCloud", desk.cloud(GKE)).nodes(project, tuple(names))
+        return in_words([node for node in found if not node.busy])
 
     def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> Collection | None:
         read, pods, starts = bucket.results(run), run.spec.cluster.pods, bucket.starts(run)

@@ -32,7 +32,7 @@ from orchestrator.places.place import Ask, End, Standing, Watch
 from orchestrator.promise.effects import retry
 from orchestrator.promise.effects.base import Effect, Make, Now, ReadLease, Record, Report, Sleep, World
 from orchestrator.promise.effects.cloud import Get, Workers
-from orchestrator.promise.lease.changes import Leased, NotAllowed, Ready
+from orchestrator.promise.lease.changes import Leased, NodesUsed, NotAllowed, Ready
 from orchestrator.promise.lease.cloud_api import Capabilities, SliceState, WorkerAddress
 from orchestrator.promise.lease.lease import Lease, LeaseState
 from orchestrator.promise.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, SavedState, WorkerEnd, what_ended_it
@@ -40,6 +40,7 @@ from orchestrator.promise.obligations import Obligations
 from orchestrator.promise.obtain.acquire import create_slice
 from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.promise.recover import ready_at
+from orchestrator.promise.release import try_record
 from orchestrator.promise.standing import check_lease, check_slice
 from orchestrator.text.units import format_duration
 from orchestrator.traits import Traits
@@ -179,9 +180,6 @@ class Seen:
     starts: Sequence[Start] = ()  # up to the current one, of a job that may be started again
     over: bool = False
 
-    def add(self, nodes: tuple[str, ...]) -> None:
-        self.nodes = tuple(dict.fromkeys((*self.nodes, *nodes)))
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterStay(LeasedStay):
@@ -266,7 +264,7 @@ class ClusterStay(LeasedStay):
         if view is None or view.state is SliceState.DELETING:
             # What the cluster has accepted is visible at once: it was there.
             raise errors.Vanished(f"{lease.name.node} was deleted before its pods ran, or before they were followed")
-        self.seen.add(view.nodes)
+        await self._note(attempt, view.nodes)
         if view.state is SliceState.TOMBSTONE:
             self.seen.over = True
             if before and isinstance(view.error, errors.SliceLost) and view.error.reason == AT_LIMIT:
@@ -298,6 +296,12 @@ class ClusterStay(LeasedStay):
             )
         return view.native_state
 
+    async def _note(self, attempt: Attempt, nodes: tuple[str, ...]) -> None:
+        """Record the nodes that run the job: they are billed also if this process is killed."""
+        if new := tuple(dict.fromkeys(node for node in nodes if node not in self.seen.nodes)):
+            self.seen.nodes += new
+            await try_record(NodesUsed(attempt.id, await Now(), ", ".join(new)))
+
     async def connect(self, ask: Ask, lease: Lease | None) -> Crew:
         """Connect to the pods, all of which have started.
 
@@ -323,7 +327,7 @@ class ClusterStay(LeasedStay):
                     raise errors.SliceLost(f"{lease.name.node}: {error.message}") from error
                 await Sleep(pause_s, lease_id=lease.id)
             else:
-                self.seen.add(tuple(worker.instance for worker in workers if worker.instance))
+                await self._note(ask.attempt, tuple(worker.instance for worker in workers if worker.instance))
                 return crew
         raise AssertionError("pauses() never ends")
 
@@ -365,7 +369,8 @@ class ClusterStay(LeasedStay):
         elif nodes:
             them = "it" if len(nodes) == 1 else "them"
             ran = f"the job ran on {in_words([NodeView(name) for name in nodes])}"
-            await Report("nodes", f"{ran}, billed until the cluster deletes {them}; `--watch-nodes` waits for that")
+            text = f"{ran}, billed until the cluster deletes {them}; `tpujob status` shows those left, `--watch-nodes` waits"
+            await Report("nodes", text)
 
     def starts_again(self, lost: errors.SliceLost, attempt: Attempt) -> bool:
         return self.starts is not None and attempt.number < self.starts.most and not self.seen.over

@@ -181,6 +181,9 @@ class ThisMachine:
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete nothing: the end of a job does."""
 
+    def rest(self, desk: Desk, project: str, names: Sequence[str]) -> str:
+        return ""
+
     def stored(self, desk: Desk, run: RunRecord, order: CollectRequest) -> None:
         return None
 

@@ -278,6 +278,13 @@ class Leased(AttemptChange):
 
 
 @dataclass(frozen=True)
+class NodesUsed(AttemptChange):
+    """The attempt runs on these machines of its place, which are billed until that deletes them, whatever ends the lease."""
+
+    nodes: str  # names, with ", " between them
+
+
+@dataclass(frozen=True)
 class Moved(AttemptChange):
     """The attempt entered this state."""
 

@@ -34,6 +34,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     if found.google_not_asked:
         emit_wrapped([f"Google Cloud · not asked: {found.google_not_asked}"])
     print_slices(found.slices, found.waiting, complete=found.exit_code == 0)
+    emit_wrapped(found.left)
     for sweep in found.sweeps:
         _print_sweep(sweep)
     return found.exit_code

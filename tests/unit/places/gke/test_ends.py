@@ -17,6 +17,7 @@ from orchestrator.api.jobs.ending import cancel_run
 from orchestrator.api.results.pages import of_another_process
 from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
+from orchestrator.api.slices.status import left_by_ended
 from orchestrator.errors import (
     AuthError,
     CloudError,
@@ -43,9 +44,9 @@ from orchestrator.places.gke.stay import WATCH_S, ClusterStay, GetNodes, Seen, r
 from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation import records as runs
 from orchestrator.promise.effects.base import Effect, Now, Report, Sleep
-from orchestrator.promise.lease.changes import Began
+from orchestrator.promise.lease.changes import AttemptEnded, Began, Intent, Leased, NodesUsed
 from orchestrator.promise.lease.lease import Purpose, SliceName
-from orchestrator.promise.lease.run_and_attempt import RunRecord
+from orchestrator.promise.lease.run_and_attempt import AttemptState, RunRecord
 from orchestrator.settings import GKE, Target
 from orchestrator.vm.pod.start import unpack
 from tests.emulator.fixture import Emulator
@@ -93,7 +94,7 @@ def test_a_run_ends_with_its_objects_and_names_the_nodes_that_stay() -> None:
     lease, _ = lease_and_request()
     driven(stay.tell_rest(lease, watch=False), cloud.answer)
     ran = f"nodes the job ran on 2 nodes ({', '.join(NODES)}), billed until the cluster deletes them"
-    assert cloud.told == [f"{ran}; `--watch-nodes` waits for that"] and cloud.time == 0.0
+    assert cloud.told == [f"{ran}; `tpujob status` shows those left, `--watch-nodes` waits"] and cloud.time == 0.0
     driven(ClusterStay().tell_rest(lease, watch=False), Mock(side_effect=AssertionError))
 
 
@@ -329,6 +330,30 @@ def test_a_run_of_another_machine_is_taken_over_as_its_objects_say(
         found, attempt = session.ledger.run(run.id)
         assert (lease.state, attempt.state, attempt.lease_id) == (*state, lease.id)
         assert (found.name, found.spec.bucket) == ("hello", run.spec.bucket)
+
+
+@pytest.mark.parametrize(("nodes", "hours", "told"), [
+    ([("gke-a", False), ("gke-b", True)], 1, ["ended runs have left 1 node (gke-a), billed until the cluster deletes them"]),
+    ([("gke-b", True), ("gke-c", False)], 1, []), ([("gke-a", False)], 25, []),
+    (AuthError("no nodes for you"), 1, ["whether the nodes of ended runs are gone is not known: no nodes for you"]),
+])  # fmt: skip
+def test_status_names_the_nodes_of_ended_runs_until_they_are_gone_or_others_use_them(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: Any, hours: int, told: list[str]
+) -> None:
+    record, attempt = runs.new_run(job_spec.load(JOB, path="j"), tmp_path / "j", GKE, tmp_path, session.now(GKE))
+    at, lease = session.now(GKE) - hours * 3600, replace(lease_and_request().lease, cloud=GKE, run=record.id)
+    made = Began(record, attempt), Intent(lease), Leased(attempt.id, at, lease.id)
+    session.ledger.record(*made, *(NodesUsed(attempt.id, at, each) for each in ("gke-a", "gke-b")))
+
+    def asked(project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]:
+        if isinstance(nodes, Exception):
+            raise nodes
+        return tuple(NodeView(name, busy=busy) for name, busy in nodes if name in names)
+
+    monkeypatch.setattr(Session, "cloud", lambda *_: Mock(nodes=asked))
+    assert list(left_by_ended(session)) == [], "it has not ended"
+    session.ledger.record(AttemptEnded.by(attempt.id, at, AttemptState.SUCCEEDED, None))
+    assert list(left_by_ended(session)) == told
 
 
 def test_cancel_deletes_the_code_of_a_run_that_is_not_followed(
