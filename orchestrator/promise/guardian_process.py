@@ -62,6 +62,13 @@ class Guardian:
         """False after `close`, and in a forked child: nothing guards that one."""
         return not self._pipe.closed
 
+    @property
+    def lives(self) -> bool:
+        """Whether its process is there: it alone has the other end of the pipe."""
+        poll = select.poll()
+        poll.register(self._pipe, 0)
+        return not poll.poll(0)
+
     def close(self) -> None:
         """Wake it: it releases what this process has left and no longer locks, and ends."""
         self._pipe.close()

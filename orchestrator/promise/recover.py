@@ -118,7 +118,10 @@ def ready_at(lease: Lease, view: SliceView, now: float) -> float:
 async def recover(
     cloud: str, capabilities: Capabilities, *, budget_s: float, spare: str | None = None, look: bool = False
 ) -> list[Released]:
-    """Release the overdue leases within the budget. Return every result, also those that are not proven."""
+    """Release the overdue leases within the budget. Return every result, also those that are not proven.
+
+    One whose credentials the cloud refuses ends at once: while it holds the locks, no command with good ones takes over.
+    """
     owed, unread = [], []
     for lease, why, error, silent in await overdue(cloud, spare=spare, look=look):
         if silent is not None:
@@ -133,7 +136,7 @@ async def recover(
         owed.append((lease, why))
         if error is not None:
             await _record_end(lease, error)
-    results = await release_all(owed, capabilities, budget_s=budget_s)
+    results = await release_all(owed, capabilities, budget_s=budget_s, yields=True)
     for lease, _ in owed:
         await Unlock(lease.id)
     return [*results, *unread]

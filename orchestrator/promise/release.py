@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable, TpujobError
 from orchestrator.promise.effects.base import (
     Effect,
     MaskSignals,
@@ -69,8 +69,13 @@ async def release(lease: Lease, capabilities: Capabilities, *, reason: str, budg
     return released
 
 
-async def release_all(owed: list[tuple[Lease, str]], capabilities: Capabilities, *, budget_s: float) -> list[Released]:
-    """Release several leases, each with its reason, at once: no delete waits for the proof of another lease."""
+async def release_all(
+    owed: list[tuple[Lease, str]], capabilities: Capabilities, *, budget_s: float, yields: bool = False
+) -> list[Released]:
+    """Release several leases, each with its reason, at once: no delete waits for the proof of another lease.
+
+    `yields`: to a process that may do more, once the cloud refuses the credentials of this one.
+    """
     if not owed:
         return []
     await MaskSignals()
@@ -85,7 +90,7 @@ async def release_all(owed: list[tuple[Lease, str]], capabilities: Capabilities,
         for teardown in teardowns:
             await teardown.tick(capabilities, last=last and budget_s > 0)  # without a budget others follow
         waiting = [teardown for teardown in teardowns if not teardown.released.gone]
-        if not waiting or last:
+        if not waiting or last or (yields and all(teardown.released.refused for teardown in waiting)):
             break
         left_s = started + budget_s - await Now()
         for teardown in waiting:
@@ -128,7 +133,7 @@ class _Teardown(FailuresAsAnswers):
         self.lease = lease
         self.deletes_sent = 0
         self.answer = ""
-        self._seen = False
+        self._seen = self._refused = False
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
         self._login_until: float | None = None
@@ -148,7 +153,9 @@ class _Teardown(FailuresAsAnswers):
         now = await Now()
         if verdict.gone:
             await try_record(Gone(self.lease.id, now, evidence=verdict.evidence))
-        self.released = Released(self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer)
+        self.released = Released(
+            self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer, refused=self._refused
+        )
         await self.check_ledger()
 
     async def _revoke_login(self, *, last: bool) -> tuple[str, ...]:
@@ -175,7 +182,7 @@ class _Teardown(FailuresAsAnswers):
 
     async def one_pass(self, capabilities: Capabilities) -> Verdict:
         """Delete if necessary, collect the evidence, and judge it."""
-        self.wait_s = 0.0
+        self.wait_s, self._refused = 0.0, False
         if self.may_delete_first:
             await self._delete(await Now())
         now = await Now()
@@ -200,6 +207,7 @@ class _Teardown(FailuresAsAnswers):
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
             listing = await self._ask(ListSlices(*_place(self.lease), queued=self.lease.name.queued))
+        self._refused = self._refused or isinstance(view, AuthError) or isinstance(listing, AuthError)
         evidence = Evidence(view, listing, creates, self._seen, own_ended_at)
         return absence.judge(self.lease, evidence, now, capabilities)
 
@@ -227,6 +235,7 @@ class _Teardown(FailuresAsAnswers):
         self.deletes_sent += 1
         if isinstance(operation, CloudError):
             self.answer = f"refused: {operation.message}"
+            self._refused = self._refused or isinstance(operation, AuthError)
             if not isinstance(operation, CloudUnavailable):
                 await Report("release", f"{self.lease.name.node}: delete refused: {operation.message}", passing=True)
             self._deleted_at = None  # not known to have been accepted: send it again in the next pass

@@ -187,8 +187,9 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
         lines.append(
             f"   watching    no slice is visible; a late create could still land until {clock(verdict.quiet_until)}"
         )
+    vain = ", in vain while the credentials are refused" if released.refused else ""
     lines.append(
-        f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command continues this first"
+        f"   still trying  {guardian or 'the guardian process, if one runs'}{vain}; every tpujob command continues this first"
     )
     if not traits.watched:
         lines.append(f"   by itself   the {traits.noun} ends its {traits.awaited} by {day_clock(lease.deadline)}")

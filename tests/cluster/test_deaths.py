@@ -1,10 +1,12 @@
 """`kill -9` of everything local: what the cluster ends by itself, and what a guardian and gc do."""
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from orchestrator.promise.lease.lease import LeaseState
 from tests.cli_fixture import kill_all
@@ -71,6 +73,22 @@ def test_a_finished_job_that_no_machine_collects_is_deleted_by_the_cluster(gke: 
     soon, name = '{"spec":{"ttlSecondsAfterFinished":1}}', gke.jobsets()[0]["metadata"]["name"]
     gke.cluster.kubectl("patch", "jobset", name, "-n", gke.space, "--type=merge", "-p", soon)
     until(lambda: gke.let_go() or not gke.left(), "its end")
+
+
+def test_a_command_with_good_credentials_takes_over_from_a_guardian_whose_token_is_refused(gke: Gke) -> None:
+    good, own = Path(gke.env["KUBECONFIG"]), gke.directory / "expires"
+    own.write_bytes(good.read_bytes())
+    own.chmod(0o600)
+    gke.env["TPUJOB_GUARDIAN"] = ""
+    command = gke.running(HOLD, env={"KUBECONFIG": str(own)})
+    config = yaml.safe_load(own.read_text())
+    own.write_text(yaml.safe_dump({**config, "users": [{**config["users"][0], "user": {"token": "expired"}}]}))
+    command.process.kill()
+    command.process.wait()
+    log = Path(gke.env["TPUJOB_STATE_DIR"]) / "guardian.log"
+    until(lambda: "in vain while the credentials are refused" in log.read_text(), "a guardian that is refused")
+    until(lambda: gke("status").returncode == 0 and gke.leases()[0].state is LeaseState.GONE, "a command that is not")
+    assert gke.left() == []
 
 
 def test_gc_from_another_machine_deletes_what_waits_after_its_time(gke: Gke) -> None:

@@ -34,7 +34,17 @@ class Connections:
     def __init__(self, target: Target, directory: Path, reporter: Reporter, *, light: bool = False) -> None:
         self._target, self._directory, self._reporter, self.light = target, directory, reporter, light
         self._endpoint: control.Endpoint | None = None
-        self.guardian_words: str | None = None  # of the guardian that was started, for messages
+        self._guardian: Guardian | None = None
+
+    @property
+    def guardian_words(self) -> str | None:
+        """Return for messages what the guardian of this process will do; None if there is none."""
+        log = self._directory / "guardian.log"
+        if self._guardian is None or not self._guardian.waits:
+            return None
+        if not self._guardian.lives:
+            return f"nothing now, guardian {self._guardian.pid} has ended (log: {log})"
+        return f"guardian {self._guardian.pid}, once this command has ended (log: {log})"
 
     @property
     def emulator_directory(self) -> Path:
@@ -95,8 +105,7 @@ class Connections:
             except guardian_process.GuardianNotStarted as error:
                 hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command releases what a killed one leaves"
                 raise TpujobError(f"{error}; nothing was created", hint=hint) from error
-            log = self._directory / "guardian.log"
-            self.guardian_words = f"guardian {guardian.pid}, once this command has ended (log: {log})"
+            self._guardian = guardian
             return guardian
 
         return arm

@@ -336,7 +336,7 @@ def _unleased(session: Session, asked: ProjectInventory, view: cloud_api.SliceVi
     since = view.created_at
 
     def usd(until: float | None) -> float | None:
-        if not billed:
+        if not billed and price is not None:
             return 0.0
         return None if since is None or until is None else costs.between(price, since, until)
 

@@ -8,7 +8,7 @@ create the slice later. Timeouts, 5xx, 403 and partial lists prove nothing: unkn
 from dataclasses import dataclass
 from math import inf
 
-from orchestrator.errors import CloudError, TpujobError
+from orchestrator.errors import AuthError, CloudError, TpujobError
 from orchestrator.promise.lease.cloud_api import Capabilities, Listing, Operation, SliceView
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.text import names
@@ -117,7 +117,10 @@ def is_ours(view: SliceView, lease: Lease) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """How a release ended. Unless it is `gone`, the slice may still be billed, and `verdict` has what is missing."""
+    """How a release ended. Unless it is `gone`, the slice may still be billed, and `verdict` has what is missing.
+
+    `refused`: the cloud last refused the credentials of this process, or what they may do.
+    """
 
     lease: Lease
     gone: bool
@@ -125,8 +128,10 @@ class Released:
     verdict: Verdict
     deletes_sent: int = 0
     answer: str = ""  # the cloud's reply to the last of them
+    refused: bool = False
 
 
 def unchecked(lease: Lease, error: TpujobError) -> Released:
     """Return a release without a proof, of a slice about which the cloud was not asked."""
-    return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
+    verdict = Verdict(gone=False, missing=(error.message,), last_seen="unknown")
+    return Released(lease, False, 0.0, verdict, refused=isinstance(error, AuthError))

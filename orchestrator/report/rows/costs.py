@@ -25,8 +25,13 @@ class Share:
 
 def of_lease(lease: Lease, now: float) -> float | None:
     """Return the dollars of one slice so far; 0 before its create call left, None when its price is unknown."""
-    since = lease.billed_from
+    since = _counts_from(lease)
     return 0.0 if since is None else between(lease.usd_per_hour, since, lease.gone_at or now)
+
+
+def _counts_from(lease: Lease) -> float | None:
+    """Return since when a slice counts; one without a known price also while it waits: its cost is unknown, and not zero."""
+    return lease.sent_at if lease.usd_per_hour is None else lease.billed_from
 
 
 def at_most(lease: Lease) -> float | None:
@@ -96,7 +101,7 @@ def _passed(ledger: Ledger, lease: Lease, run: RunRecord) -> tuple[float | None,
     passes = [(data["run"], at) for at, kind, data in ledger.events(lease.id) if kind == "passed"]
     runs = [None, *(to for to, _ in passes)]
     number = runs.index(run.id) if run.id in runs else 0
-    since = passes[number - 1][1] if number else lease.billed_from
+    since = passes[number - 1][1] if number else _counts_from(lease)
     return since, passes[number][1] if number < len(passes) else None
 
 

@@ -401,8 +401,8 @@ from orchestrator.cli.commands.guarantee import drill
 from orchestrator.cli.commands.slices import status
 from orchestrator.drill.runner import DISASTERS, Finding
 asked = SimpleNamespace(summary="emulated cloud · asked the API at 10:00:00Z · all zones, " + "complete " * 9, error=None)
-found = SimpleNamespace(projects=[asked], google_not_asked="no project is configured", slices=[], waiting=[],
-    sweeps=[SimpleNamespace(name="lr", counts="2 succeeded, 3 running, 4 waiting, 5 failed", variants=[])], exit_code=75, left=[])
+found = SimpleNamespace(projects=[asked], google_not_asked="no project is configured", slices=[], waiting=[], left=[],
+    sweeps=[SimpleNamespace(name="lr", counts="2 succeeded, 3 running, 4 waiting, 5 failed", variants=[])], exit_code=75)
 status.open_client = lambda *_: SimpleNamespace(status=lambda: found, announce=lambda: None)
 status.status()
 drill.run_all = lambda *_: (Finding(each, "watchdog", 9.44, None) for each in DISASTERS)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
+from orchestrator.api.session.connections import Connections
 from orchestrator.promise import guardian as loop
 from orchestrator.promise import guardian_process as guardian
 from orchestrator.promise.effects.base import Effect, Now, OpenLeases, Report, Sleep
@@ -475,10 +477,15 @@ def test_without_a_scope_it_starts_all_the_same_and_its_log_says_so(
 ) -> None:
     program(user_manager, text)
     monkeypatch.setattr(guardian, "SCOPE_TIMEOUT_S", 0.3)
-    pid = guardian.start_guardian(state).pid
+    connections = Connections(Mock(), state, Mock())
+    start = connections.guardian()
+    assert start is not None and connections.guardian_words is None
+    pid = start().pid
     assert [each.pid for each in guardians(state)] == [pid]
     assert "no scope of its own" in (state / "guardian.log").read_text()
+    assert connections.guardian_words == f"guardian {pid}, once this command has ended (log: {state / 'guardian.log'})"
     os.kill(pid, signal.SIGKILL)
+    until(lambda: f"nothing now, guardian {pid} has ended" in str(connections.guardian_words), "its end to be seen")
 
 
 def test_without_a_user_manager_systemd_is_not_asked(state: Path, user_manager: Path) -> None:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, DeadlineExceeded, SliceLost, UnknownLease
+from orchestrator.errors import (
+    AuthError,
+    CapacityError,
+    CloudError,
+    CloudUnavailable,
+    DeadlineExceeded,
+    SliceLost,
+    UnknownLease,
+)
 from orchestrator.promise import recover as recovery
 from orchestrator.promise.effects.base import (
     Effect,
@@ -23,6 +32,7 @@ from orchestrator.promise.effects.base import (
     Unlock,
 )
 from orchestrator.promise.effects.cloud import Get, ListSlices
+from orchestrator.promise.lease.absence import unchecked
 from orchestrator.promise.lease.changes import Extended, Ready, ReleaseBegan, apply
 from orchestrator.promise.lease.cloud_api import Listing, SliceState, SliceView
 from orchestrator.promise.lease.lease import Lease, LeaseState, Purpose
@@ -271,11 +281,22 @@ def test_an_attempt_whose_process_is_gone_is_closed_in_the_time_of_its_cloud(
     assert machine.log == ["lock a-1", "unlock a-1"]
 
 
-def test_no_lock_is_kept_after_a_recovery(world: Bench) -> None:
+def test_a_recovery_keeps_no_lock_and_one_that_may_not_ask_leaves_it_at_once_to_one_that_may(
+    world: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Crash):
         world.ran(killed_at=344)
     world.effects.clear()
     world.drive(close_attempts())
+    expired, began = AuthError("Unauthorized"), world.time
+    with monkeypatch.context() as denied:
+        denied.setattr(CloudClient, "get", Mock(side_effect=expired))
+        (left,) = world.drive(recover("emulated", CAN, budget_s=3600))
+    assert (left.gone, left.refused, world.locked) == (False, True, set()) and world.time - began < 60
+    assert (unchecked(left.lease, expired).refused, unchecked(left.lease, CloudUnavailable("x")).refused) == (
+        True,
+        False,
+    )
     assert [each.gone for each in world.drive(recover("emulated", CAN, budget_s=600))] == [True]
     assert "Unlock" in world.names and world.locked == set() and world.nodes == {}
 

@@ -83,6 +83,7 @@ def ended(lease: Lease, at: float) -> tuple[LeaseEvent, ...]:
     pytest.param(QUEUED, 0.0, id="waiting in the queue costs nothing"),
     pytest.param(replace(QUEUED, ready_at=T0 + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
     pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="an unknown price is not zero"),
+    pytest.param(replace(QUEUED, usd_per_hour=None), None, id="nor while it waits"),
 ])  # fmt: skip
 def test_dollars_run_from_the_create_to_proven_absence(lease: Lease, usd: float | None) -> None:
     assert costs.of_lease(lease, T0 + 1800) == (usd if usd is None else pytest.approx(usd))
@@ -157,10 +158,10 @@ def test_of_a_slice_that_the_run_kept_the_time_after_the_run_does_not_count(ledg
     assert costs.of_run(ledger, RUN, T0 + 5 * HOUR) == pytest.approx(9.6)
 
 
-def test_one_unknown_price_makes_the_sum_unknown_and_not_smaller(ledger: Ledger) -> None:
+@pytest.mark.parametrize("queued", [False, True])
+def test_one_unknown_price_makes_the_sum_unknown_and_not_smaller(ledger: Ledger, queued: bool) -> None:
     asked(ledger, 1, T0)
-    dark, _ = lease_and_request(2, now=T0)
-    ledger.record(Intent(replace(dark, run=RUN.id, usd_per_hour=None)), CreateSent(dark.id, T0))
+    asked(ledger, 2, T0, queued=queued, usd_per_hour=None)
     assert costs.of_run(ledger, RUN, T0 + HOUR) is None
 
 

@@ -50,6 +50,9 @@ def test_the_banner_says_what_the_cloud_answered_what_goes_on_and_that_nothing_e
     assert "   delete      refused: 503" in lines
     assert lines[3].endswith("a late create could still land until 13:51:40Z")
     assert lines[4].startswith("   still trying  guardian 7, once this command has ended (log: g.log); every tpujob")
+    assert "guardian process, if one runs, in vain while the credentials are refused; " in unproven_alert(
+        replace(released, refused=True)
+    )
     assert lines[5] == f"   watchdog    deletes it by {day_clock(AT + 60)} if its VM is up and may"
     emulated = unproven_alert(replace(released, lease=LEASE))
     assert "emulated, not billed" in emulated and "gcloud" not in emulated and "$" not in emulated
