@@ -143,16 +143,19 @@ def is_open(session: Session, lease_id: str) -> bool:
 
 
 def usd(session: Session, lease_ids: set[str]) -> float | None:
-    """Return what these slices cost, by this machine's ledger; None where another one knows when they began."""
-    total = 0.0
+    """Return what these slices cost, by this machine's ledger; None without a known price, or where another one knows when
+    they began.
+    """
+    amounts = []
     for lease_id in lease_ids:
         with suppress(TpujobError):
             lease = session.ledger.lease(lease_id)
             if lease.run is None:
                 return None
             if lease.billed_from is not None and not costs.came_to_nothing(session.ledger, lease):
-                total += costs.between(lease.usd_per_hour, lease.billed_from, lease.gone_at or lease.billed_from) or 0.0
-    return total
+                until = lease.gone_at or lease.billed_from
+                amounts.append(costs.between(lease.usd_per_hour, lease.billed_from, until))
+    return costs.total(amounts)
 
 
 async def view(lease: Lease) -> Any:

@@ -70,7 +70,7 @@ class QueueEntry:
     seen_at: float | None  #: when they were read
     attempts: int
     losses: int
-    cost_usd: float  #: of what is over, by the price table
+    cost_usd: float | None  #: of what is over, by the price table; None: it has no price
     at_most_usd: float | None  #: of the turn that goes on
     exit_code: int | None
     ended_at: float | None
@@ -312,7 +312,7 @@ def _entry(job: QueuedJob, why: str = "") -> QueueEntry:
         seen_at=(turn.seen_at or None) if turn is not None else None,
         attempts=job.attempts,
         losses=job.losses,
-        cost_usd=job.usd,
+        cost_usd=None if job.most_usd is None and job.attempts else job.usd,
         at_most_usd=turn.most_usd if turn is not None else None,
         exit_code=end.exit_code if end is not None else None,
         ended_at=end.at if end is not None else None,

@@ -22,6 +22,8 @@ def cells(job: QueueEntry) -> tuple[str, ...]:
 
 
 def _cost(job: QueueEntry) -> str:
+    if job.cost_usd is None:
+        return "unknown"
     if job.at_most_usd is not None:
         return f"≤ {format_usd(job.cost_usd + job.at_most_usd)}"
     return format_usd(job.cost_usd) if job.cost_usd else "-"

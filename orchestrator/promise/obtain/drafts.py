@@ -90,8 +90,9 @@ class PlanDrafter:
             affordable_s = (budget - spent_usd) / candidate.usd_per_hour * 3600
             left_s = min(left_s, affordable_s - self.site.timings.absent_s)
         if left_s < LEAST_LEFT_S:
-            spent = f"{format_duration(max(used_s, 0.0))} and {format_usd(spent_usd)} went to slices that were lost"
-            raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
+            spent = " and ".join([format_duration(max(used_s, 0.0)), *([format_usd(spent_usd)] if spent_usd else [])])
+            text = f"too little is left of the job's limits for another attempt: {spent} went to slices that were lost"
+            raise DeadlineExceeded(text)
         return left_s
 
     def _draft(self, candidate: Candidate, life_s: float) -> Draft:

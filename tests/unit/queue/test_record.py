@@ -1,10 +1,13 @@
 """The record of a queue as text: the same queue comes back, and jobs that only wait take little of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.api.queue import leases
+from orchestrator.api.queue.queue import _entry
+from orchestrator.api.queue.shown import cells
 from orchestrator.errors import ConfigError
 from orchestrator.promise.lease.run_spec import SweepPart
 from orchestrator.queue.record import End, Queue, QueuedJob, Stage, Turn, from_json
@@ -25,6 +28,13 @@ def test_the_same_queue_comes_back() -> None:
     queue = Queue(JOBS, refused={"r": {"why": "full", "until": 5.0, "tries": 2}}, write="w")
     assert from_json(queue.to_json(), "here") == queue
     assert from_json(Queue().to_json(), "here") == from_json(b"", "here") == Queue()
+
+
+@pytest.mark.parametrize(("job", "cost"), [
+    (JOBS[0], "-"), (JOBS[1], "-"), (JOBS[2], "unknown"), (replace(JOBS[2], most_usd=5.0, turn=None), "$2.50"),
+])  # fmt: skip
+def test_what_has_no_price_costs_an_unknown_amount_and_not_nothing(job: QueuedJob, cost: str) -> None:
+    assert cells(_entry(job))[5] == cost
 
 
 def test_what_every_new_job_has_is_not_written() -> None:

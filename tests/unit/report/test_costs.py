@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.api.queue import leases
 from orchestrator.promise.lease.changes import (
     AttemptEnded,
     Began,
@@ -161,8 +163,10 @@ def test_of_a_slice_that_the_run_kept_the_time_after_the_run_does_not_count(ledg
 @pytest.mark.parametrize("queued", [False, True])
 def test_one_unknown_price_makes_the_sum_unknown_and_not_smaller(ledger: Ledger, queued: bool) -> None:
     asked(ledger, 1, T0)
-    asked(ledger, 2, T0, queued=queued, usd_per_hour=None)
+    dark = asked(ledger, 2, T0, queued=queued, usd_per_hour=None)
     assert costs.of_run(ledger, RUN, T0 + HOUR) is None
+    ledger.record(Ready(dark.id, T0))
+    assert leases.usd(Mock(ledger=ledger), {dark.id}) is None, "of a turn of a queue"
 
 
 def test_a_run_that_the_ledger_does_not_know_has_no_known_cost_rather_than_none(tmp_path: Path) -> None:
