@@ -40,7 +40,7 @@ class CollectRequest:
     # By worker and path: where a file of this size and hash lies here, and need not be sent.
     at_hand: Mapping[int, Mapping[str, tuple[Path, IndexEntry]]] = field(default_factory=dict, kw_only=True)
     most_bytes: int | None = None  # of all workers together; None: as much as fits on the disk
-    passes: int = 2  # files that changed while they were packed are requested again
+    passes: int = 2  # files that changed while they were packed are requested again; with 1, nothing changes there
     runs: str | None = None  # directory of the attempts, if not that of a worker
     # By worker: files of the destination that this process has written; one in its place is not read again to compare it.
     known: Mapping[int, Mapping[str, IndexEntry]] = field(default_factory=dict)

@@ -168,13 +168,14 @@ class Collector:
         result = part.result
         last = dict(reversed([*itertools.takewhile(lambda item: item[0] in part.beside, reversed(wanted.items()))]))
         wanted = {path: entry for path, entry in wanted.items() if path not in last}
+        may_change = request.passes > 1
         try:
-            extract(read_on, self._directory(part), wanted, places, result, arrived)
+            extract(read_on, self._directory(part), wanted, places, result, arrived, may_change=may_change)
             part.has_promised = all(path in part.beside for path, _ in result.missing)
             part.broken = check_manifest(self._directory(part), result)
             if last and part.beside_until is None and self.beside.most_s is not None:
                 part.beside_until = time.monotonic() + self.beside.most_s
-            extract(read_in_time, self._directory(part), last, places, result, arrived)
+            extract(read_in_time, self._directory(part), last, places, result, arrived, may_change=may_change)
         except OSError as error:
             here = "" if error.errno == errno.ETIME else f" ({self.request.destination})"
             why = f"{error.strerror}{here}"
@@ -281,7 +282,7 @@ class Collector:
         """Move each file that several workers have to the first of them; return the result as it is then."""
         files, equal, came = [], set(), {(file.path, file.sha256) for file in result.files}
         why = "it was equal to that of another worker, which did not come"
-        named = {(each.worker, each.path) for each in result.uncollected}
+        named = {(each.worker, each.path) for each in result.uncollected + result.refused}
         left = [
             Problem(worker, path, why)
             for (path, sha256), owners in self._owners.items()

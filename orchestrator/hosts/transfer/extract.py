@@ -51,6 +51,10 @@ class ContentLost(Exception):
     """Why the rest of a content cannot be had, by the source of it: the next bytes are of the next file."""
 
 
+class ContentLater(ContentLost):
+    """Another try may bring it."""
+
+
 Read = Callable[[int], bytes]  # exactly so many bytes, or an exception
 
 
@@ -61,14 +65,17 @@ def extract(
     places: Places,
     result: Extracted,
     arrived: Callable[[int], None] = lambda size: None,
+    *,
+    may_change: bool = True,
 ) -> None:
     """Store the contents of `wanted`, one after the other from `read`, in the directory `into`.
 
     `places` are those of `into`. `arrived` receives the size of each piece that is on the disk. `result` is filled, also when
-    this raises what `read` raises when the source is cut, or OSError for a full disk. ContentLost from `read` costs one file.
+    this raises what `read` raises when the source is cut, or OSError for a full disk. ContentLost from `read` costs one file,
+    and so does another content than the index says. `may_change`: a later index may say so; else the file is lost.
     """
     with open_root(into) as root:
-        _Extraction(read, root, places, result, arrived).run(wanted)
+        _Extraction(read, root, places, result, arrived, may_change).run(wanted)
 
 
 @contextlib.contextmanager
@@ -139,9 +146,16 @@ def _directory(root: int, parts: Sequence[str], *, make: bool = False) -> Iterat
 
 class _Extraction:
     def __init__(
-        self, read: Read, root: int, places: Places, result: Extracted, arrived: Callable[[int], None]
+        self,
+        read: Read,
+        root: int,
+        places: Places,
+        result: Extracted,
+        arrived: Callable[[int], None],
+        may_change: bool,
     ) -> None:
         self.read, self.root, self.places, self.result, self.arrived = read, root, places, result, arrived
+        self.changed = result.missing if may_change else result.refused
         self.left = 0  # bytes of the content that comes
 
     def run(self, wanted: Mapping[str, IndexEntry]) -> None:
@@ -156,7 +170,8 @@ class _Extraction:
                     raise
                 self.result.missing.append((path, error.strerror or str(error)))
             except ContentLost as loss:
-                self.result.missing.append((path, str(loss)))
+                lost = self.result.missing if isinstance(loss, ContentLater) else self.result.refused
+                lost.append((path, str(loss)))
                 continue
             with contextlib.suppress(ContentLost):
                 while self.left:
@@ -178,7 +193,7 @@ class _Extraction:
             with contextlib.suppress(OSError):
                 os.unlink(DRAFT, dir_fd=self.root)  # half a file is worse than none, and takes room
         if not came:
-            self.result.missing.append((path, CHANGED))
+            self.changed.append((path, CHANGED))
             return
         self.result.files[path] = replace(promise, place=place)
 

@@ -17,7 +17,7 @@ from orchestrator.hosts.ssh.fan_out import Wakeup
 from orchestrator.hosts.transfer.collect import THE_REST, CollectRequest
 from orchestrator.hosts.transfer.collection import Collection
 from orchestrator.hosts.transfer.collector import CollectionStopped, Collector
-from orchestrator.hosts.transfer.extract import ContentLost
+from orchestrator.hosts.transfer.extract import ContentLater, ContentLost
 from orchestrator.places.gke.pods.follower import Follower
 from orchestrator.places.gke.pods.index import ReadResult, read_index
 from orchestrator.text import parsing
@@ -210,7 +210,9 @@ class PodPacker:
         try:
             yield from self._read_result(self._follower.index, object_path(row["path"]))
         except CloudError as error:
-            raise ContentLost(f"it is in the bucket of the job: {error.message}") from error
+            if error.reason == "absent":  # it was there before its index
+                raise ContentLost(f"it is gone from the bucket of the job: {error.message}") from error
+            raise ContentLater(f"it is in the bucket of the job: {error.message}") from error
 
 
 def _lost(path: str, why: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from orchestrator.hosts.fleet.crew import Crew
 from orchestrator.hosts.fleet.follow import WorkerState
 from orchestrator.hosts.ssh import agent
 from orchestrator.hosts.transfer.collect import CollectRequest, CollectResult
+from orchestrator.hosts.transfer.extract import CHANGED
 from orchestrator.places.gke.objects import pod_api
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.places.gke.pods import fleet, follower
@@ -407,12 +408,25 @@ def test_results_of_any_size_go_through_the_bucket_also_when_the_pod_is_gone(
     assert [file.sha256 for file in late.files] == [file.sha256 for file in found.files] and not late.problems
     (other,) = collected_from(read, 1, CollectRequest("r1-2", tmp_path / "late", ())).within(HANG_S).problems
     assert other.why.endswith("index.json is of another attempt")
+    (tmp_path / "x").write_text("other\n")
+    objects.delete(f"{place}/artifacts/small")
+    objects.upload(f"{place}/artifacts/small", tmp_path / "x")
     objects.delete(f"{place}/artifacts/big")
     _, found = collected("less")
-    assert [str(problem) for problem in found.waiting] == [
-        f"worker0: artifacts/big: it is in the bucket of the job: {place}/artifacts/big does not exist"
-    ]
-    assert [file.path for file in found.files] == ["artifacts/small"]
+    gone = f"it is gone from the bucket of the job: {place}/artifacts/big does not exist"
+    assert [problem.why for problem in found.refused] == [gone, CHANGED]
+    assert not found.files and not found.uncollected
+    away = [CloudUnavailable("away")]
+
+    def unsteady(worker: int, path: str) -> Iterator[bytes]:
+        if path == "artifacts/big":
+            raise away[0]
+        return read(worker, path)
+
+    late = collected_from(unsteady, 1, CollectRequest("r1-1", tmp_path / "late", ())).within(HANG_S)
+    assert not late.problems, "it is here"
+    late = collected_from(unsteady, 1, CollectRequest("r1-1", tmp_path / "later", ())).within(HANG_S)
+    assert [problem.why for problem in late.waiting] == ["it is in the bucket of the job: away"]
 
 
 def test_a_bucket_that_takes_nothing_is_said_and_has_a_code_of_its_own(
