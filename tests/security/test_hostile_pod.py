@@ -186,6 +186,9 @@ def test_a_bucket_is_not_trusted_either(pod: Hostile) -> None:
     assert [(file.path, file.size_bytes) for file in found.files] == [("artifacts/endless", 100_000)]
     (problem,) = found.waiting
     assert problem.why == "it is in the bucket of the job: the storage does not answer" and len(found.refused) == 1
+    index["rows"] = ["x" * 65536] * 600
+    (problem,) = pod.collected().refused
+    assert problem.why.endswith("index.json is larger than 34.6 MB, the most that a pod writes")
 
 
 def test_words_of_a_pod_reach_the_terminal_plain_short_and_few(pod: Hostile) -> None:

@@ -26,7 +26,8 @@ from .output import Output
 SAY_EVERY_S = 5.0
 INDEX_S = 5.0  # of the time that is left, for the index alone
 PIECE_BYTES = 9000  # of a control line, before base64
-INDEX_BYTES = 1 << 20  # of rows in a log
+# Of the rows of an index: in a log, and in a bucket, where it is that of 100,000 files and more, sent one by one in an hour.
+LOG_INDEX_BYTES, INDEX_BYTES = 1 << 20, 32 << 20
 SMALL_BYTES = 1 << 20  # read in any case: a large file before it must not cost it
 MOST_CHARS = 500  # of a reason
 LONGEST_BYTES = 16 << 20  # no larger file is packed into the log, however well that goes
@@ -106,7 +107,10 @@ class Results:
 
         in_time = storage.sparing(INDEX_S)
         failed = dict(upload.copy(Path(self.run), sent(), place, str(self.worker), in_time, lambda text: None))
-        rows = [self._judged(row, failed.get(row["path"])) for row in found] + [self._judged(row) for row in refused]
+        for row in found:
+            if row["path"] in failed:
+                row["why"] = f"it did not reach the bucket: {failed[row['path']][:MOST_CHARS]}"
+        rows = self._listed(found + refused, INDEX_BYTES)
         self.files = len(found) - len(failed)
         ids = {"schema": 1, "attempt": self.request["attempt"], "worker": self.worker}
         index = json.dumps(dict(ids, rows=rows, note=note())).encode()
@@ -116,33 +120,34 @@ class Results:
         for why in sorted({*failed.values()} | ({problem} if problem else set())):
             self.output.control(say=f"results did not reach {place}: {why[:MOST_CHARS]}")
 
-    def _judged(self, row: dict[str, Any], problem: str | None = None) -> dict[str, Any]:
-        """Return the row of a file, which says why if it was not sent."""
-        if problem is not None:
-            row = {**row, "why": f"it did not reach the bucket: {problem[:MOST_CHARS]}"}
-        if "why" in row and (row.get("beside") or not row.get("harmless")):
-            self.left_out.append(row["path"])
-        return row
+    def _listed(self, rows: list[dict[str, Any]], left_bytes: int) -> list[dict[str, Any]]:
+        """Return the rows that fit, with one that stands for the others; note the files that were not sent."""
+        listed = []
+        for row in rows:
+            left_bytes -= len(json.dumps(row)) + 2
+            if left_bytes < 0:
+                self.unlisted += 1
+                continue
+            if "why" in row and (row.get("beside") or not row.get("harmless")):
+                self.left_out.append(row["path"])
+            listed.append(row)
+        if self.unlisted:
+            why = f"{self.unlisted} more files than the index of a pod lists: have the job put small ones into one archive (tar)"
+            listed.append({"path": "(the rest)", "why": why})
+        return listed
 
     def _print(self, found: list[dict[str, Any]], refused: list[dict[str, Any]], left_s: Callable[[], float]) -> None:
         until_s = left_s() * AFTER_PACKING
         packed = self._pack(found, lambda: left_s() > until_s)
         no_room = NO_ROOM if left_s() > until_s else NO_TIME
-        rows, contents, left_bytes = [], [], INDEX_BYTES
-        for row in [*sorted(found, key=lambda row: row["path"] not in packed), *refused]:
-            content = packed.get(row["path"]) if "why" not in row else None
-            if content is not None:
-                row = {**row, "packed_bytes": len(content)}  # noqa: PLW2901 - with what it has become
-            elif "why" not in row:
-                row = {**row, "why": no_room, "harmless": row.get("beside") is True}  # noqa: PLW2901
-            left_bytes -= len(json.dumps(row))
-            if left_bytes < 0:
-                self.unlisted += 1
-                continue
-            rows.append(self._judged(row))
-            contents += [] if content is None else [content]
-        if self.unlisted:
-            rows.append({"path": "(the rest)", "why": f"{self.unlisted} more files than the log of a pod lists"})
+        for row in found:
+            if row["path"] in packed:
+                row["packed_bytes"] = len(packed[row["path"]])
+            else:
+                row.update(why=no_room, harmless=row.get("beside") is True)
+        found.sort(key=lambda row: "why" in row)
+        rows = self._listed(found + refused, LOG_INDEX_BYTES)
+        contents = [packed[row["path"]] for row in rows if "packed_bytes" in row]
         self.files = len(contents)
         whole = zlib.compress(json.dumps(rows).encode()) + b"".join(contents)
         self.sent_bytes = len(whole)

@@ -24,6 +24,7 @@ from orchestrator.text.scripts import Environment
 from orchestrator.vm.buckets.cloud_storage import Storage
 from orchestrator.vm.files import pack
 from orchestrator.vm.pod.output import WORD, Output
+from orchestrator.vm.pod import results
 from orchestrator.vm.pod.results import LONGEST_BYTES, NO_ROOM, NO_TIME, Results
 from tests.fakes.pods import Leap, program, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
@@ -355,6 +356,18 @@ def test_the_index_in_a_bucket_comes_last_and_says_what_did_not_come(sent: Sent)
     why = f"it did not reach the bucket: {NO_TIME}"
     rows = sent.rows(storage=bucket, bucket="gs://b/p")
     assert rows == {"artifacts/a": None, "artifacts/b": None, "artifacts/c": why} and bucket.took == ["a", "b"]
+
+
+@pytest.mark.parametrize(("limit", "keys"), [("LOG_INDEX_BYTES", {}), ("INDEX_BYTES", {"bucket": "gs://b/p"})])
+def test_an_index_has_an_end_which_is_said(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch, limit: str, keys: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(results, limit, 300)
+    for name in "abc":
+        (sent.run / "artifacts" / name).write_bytes(b"x")
+    rows = sent.rows(storage=Bucket(lambda: 100.0), **keys)
+    assert list(rows) == ["artifacts/a", "artifacts/b", "(the rest)"]
+    assert str(rows["(the rest)"]).startswith("1 more files than the index of a pod lists: have the job put small ones")
 
 
 def test_what_lies_beside_the_artifacts_takes_no_room_from_a_promise(sent: Sent) -> None:

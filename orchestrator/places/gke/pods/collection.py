@@ -33,7 +33,7 @@ CUT = "the pod ended before it had sent its results"
 LOST = "they are gone from the log of the pod, of which its node keeps the last part only"
 GONE = "the pod is gone, and its log with it; `bucket:` in the job keeps results"
 UNREAD = "the log of the pod, which has them, could not be read: "
-NO_INDEX = "the pod ended before all its results were in the bucket; what came is there, without an index: "
+NO_INDEX = "what came of its results is in the bucket, and no index says that it is all: "
 
 
 @dataclass(frozen=True, slots=True)

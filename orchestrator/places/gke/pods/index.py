@@ -7,9 +7,11 @@ from typing import Any
 
 from orchestrator.errors import ArtifactError
 from orchestrator.text import parsing
+from orchestrator.text.units import format_size
 from orchestrator.vm.buckets.upload import INDEX
+from orchestrator.vm.pod.results import INDEX_BYTES
 
-MOST_BYTES = 256 << 20  # as `hosts.transfer.collector`
+MOST_BYTES = INDEX_BYTES + (1 << 20)  # of one: its rows, with what is between them, and how the pod ended
 
 # Yields the content of a file of a worker, by its path in the bucket of the run. Raises CloudError.
 ReadResult = Callable[[int, str], Iterator[bytes]]
@@ -22,7 +24,7 @@ def read_index(read: ReadResult, worker: int, attempt: str) -> Mapping[str, Any]
     for piece in read(worker, INDEX):
         content += piece
         if len(content) > MOST_BYTES:
-            raise ArtifactError(f"{INDEX} is too long")
+            raise ArtifactError(f"{INDEX} is larger than {format_size(MOST_BYTES)}, the most that a pod writes")
     try:
         found = parsing.loads(content.decode())
     except (ValueError, RecursionError):
