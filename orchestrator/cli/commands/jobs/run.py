@@ -66,6 +66,8 @@ def run(
         raise UserError("--check is for one job; `tpujob check` takes a job of a sweep by `--set`")
     if resume is not None:
         raise UserError("--resume is for one job; a sweep leaves out what succeeded before")
+    if watch_nodes:
+        raise UserError("--watch-nodes is for one job: the jobs of a sweep share the nodes of the cluster")
     if keep is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().log_is_data = False  # stdout is for the table
