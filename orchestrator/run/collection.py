@@ -255,13 +255,28 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
     if to.wide is None:
         return await collect_results(ground, to.lease, progress.crew, to.request, tasks)
     came = await collect_results(ground, to.lease, progress.crew, to.wide, tasks)
-    what = f"{len(came.files):,} file{'s'[: len(came.files) != 1]}, {format_size(came.size_bytes)} in {to.wide.destination}"
-    await Report("collect", what)
-    if (missed := came.problems + came.left) or not (came.files or came.notes):
-        await Report("warning", f"not collected: {missed[0]}" if missed else "--work matches no file of the job")
-    here = {(file.worker, file.path) for file in came.files} | came.equal | to.request.elsewhere
-    rest = await collect_results(ground, to.lease, progress.crew, replace(to.request, elsewhere=here), tasks)
+    for stage, text in wide_lines(to.wide, came):
+        await Report(stage, text)
+    rest = await collect_results(ground, to.lease, progress.crew, without(to.request, came), tasks)
     return replace(rest, files=rest.files + came.files) if to.wide.destination == to.request.destination else rest
+
+
+def wide_lines(wide: CollectRequest, came: CollectResult) -> list[tuple[str, str]]:
+    """Return what is to be said of what came from beside the artifacts, each with its stage."""
+    what = (
+        f"{len(came.files):,} file{'s'[: len(came.files) != 1]}, {format_size(came.size_bytes)} in {wide.destination}"
+    )
+    missed = came.problems + came.left
+    if not missed and (came.files or came.notes):
+        return [("collect", what)]
+    why = f"not collected: {missed[0]}" if missed else "--work matches no file of the job"
+    return [("collect", what), ("warning", why)]
+
+
+def without(request: CollectRequest, came: CollectResult) -> CollectRequest:
+    """Return a request for what has not come."""
+    here = {(file.worker, file.path) for file in came.files} | came.equal | request.elsewhere
+    return replace(request, elsewhere=here)
 
 
 async def _record_end(to: UncollectedRun, progress: JobProgress, *, release: bool) -> None:

@@ -19,7 +19,7 @@ from orchestrator.api.session.session import Session
 from orchestrator.api.session.sweep_progress import VariantState
 from orchestrator.api.slices.down import SliceRelease
 from orchestrator.errors import ArtifactError, TpujobError, UserError
-from orchestrator.hosts.transfer.collect import Beside, CollectRequest
+from orchestrator.hosts.transfer.collect import Beside, CollectRequest, CollectResult
 from orchestrator.places.leased import STOP_GRACE_S
 from orchestrator.promise.lease.absence import Released
 from orchestrator.promise.lease.lease import CANCEL, HeldFor, Lease, LeaseState
@@ -29,7 +29,7 @@ from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.report.rows import collected
 from orchestrator.run import up_and_down
-from orchestrator.run.collection import UncollectedRun, collect_again, end_of, progress_text
+from orchestrator.run.collection import UncollectedRun, collect_again, end_of, progress_text, wide_lines, without
 from orchestrator.text.units import clock
 
 COLLECT_S = 60.0  # what the artifacts of a stopped local job may take
@@ -159,9 +159,13 @@ def collect(
     order = CollectRequest.of_job(
         found.spec.artifacts, attempt.id, directory, most, elsewhere=set().union(*had.values())
     )
-    if lease is None or not _may_have_some(lease, found, attempt):
-        return _nothing_left(session, found, _with_stored(session, found, attempt, order), lease)
-    if to is not None:
+    wide = None
+    if work is not None:
+        wide = CollectRequest(
+            attempt.id, to or directory, None, None if to else most, beside=Beside(None, None, only=work)
+        )
+    there = lease is not None and _may_have_some(lease, found, attempt)
+    if to is not None and (there or (found.spec.bucket and traits.traits_of(found.cloud).results_stay)):
         if str(to.resolve()) not in had and _files_of(str(to)):
             raise UserError(
                 f"--to: {to} has files that are not known as this run's", hint="give --to another directory"
@@ -172,24 +176,24 @@ def collect(
             collected.fetch(directory, to)
         except OSError as error:  # the disk of the runs is full, say: `--to` is for another one
             session.reporter.notice("warning", f"{collected.NAME} cannot be written: {error.strerror or error}")
-    wide = None
-    if work is not None:
-        wide = CollectRequest(
-            attempt.id, to or directory, None, None if to else most, beside=Beside(None, None, only=work)
-        )
+    if lease is None or not there:
+        return _nothing_left(session, found, _with_stored(session, found, attempt, order, wide), lease)
     left = UncollectedRun(found, attempt, lease, order, borrowed=lease.held_for is not HeldFor.RESULTS, wide=wide)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
 
 
-def _with_stored(session: Session, found: RunRecord, attempt: Attempt, order: CollectRequest) -> Attempt:
-    """Collect what the run has left outside its slice, if anything; return the attempt as it is then."""
-    collection, began = places.place_of(found.cloud).stored(session, found, order), time.monotonic()
-    if collection is None:
+def _with_stored(
+    session: Session, found: RunRecord, attempt: Attempt, order: CollectRequest, wide: CollectRequest | None
+) -> Attempt:
+    """Collect what the run has left outside its slice, if anything; return the attempt as it is then. `wide`: before it."""
+    if wide is not None and (came := _stored(session, found, wide)) is not None:
+        for stage, text in wide_lines(wide, came):
+            session.reporter.notice(stage, text)
+        order = without(order, came)
+    came = _stored(session, found, order)
+    if came is None:
         return attempt
-    while (seen := collection.wait(1.0)).result is None:
-        session.reporter.progress("collect", progress_text(seen, time.monotonic() - began))
-    came = seen.result
     if came.problems and attempt.error != ArtifactError.__name__:  # its results were complete, or no part of its end
         session.reporter.notice("warning", f"not collected: {came.problems[0]}")
         return attempt
@@ -197,6 +201,16 @@ def _with_stored(session: Session, found: RunRecord, attempt: Attempt, order: Co
     if not came.waiting:
         session.ledger.record(end_of(attempt, came, session.now(found.cloud)))
     return session.ledger.run(found.id)[1]
+
+
+def _stored(session: Session, found: RunRecord, order: CollectRequest) -> CollectResult | None:
+    """Collect what the run has left outside its slice; None where there is no such place."""
+    collection, began = places.place_of(found.cloud).stored(session, found, order), time.monotonic()
+    if collection is None:
+        return None
+    while (seen := collection.wait(1.0)).result is None:
+        session.reporter.progress("collect", progress_text(seen, time.monotonic() - began))
+    return seen.result
 
 
 def _files_of(place: str) -> set[tuple[int, str]]:

@@ -143,7 +143,7 @@ def rows(
     have = {(status.st_dev, status.st_ino) for status in map(_followed, taken) if status is not None}
     files = sorted(found(run, record, looked), key=lambda file: (file.status.st_size, file.name))
     for file in files[:MOST_FILES]:
-        if (file.status.st_dev, file.status.st_ino) in have or not (only is None or _matches(file.name, only)):
+        if (file.status.st_dev, file.status.st_ino) in have or not (only is None or matches(file.name, only)):
             continue
         what, size_bytes = _secret(file), file.status.st_size
         if what is not None:
@@ -171,7 +171,7 @@ def _followed(path: str) -> os.stat_result | None:
         return None
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
     """Return whether the pattern matches the file or a directory above it; `work/` may be left out of it."""
     while name:
         if any(fnmatch.fnmatchcase(name, f"{top}{pattern}") for top in ("", "work/", "above/", "home/")):

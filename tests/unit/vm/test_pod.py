@@ -23,8 +23,8 @@ from orchestrator.hosts.ssh import agent
 from orchestrator.text.scripts import Environment
 from orchestrator.vm.buckets.cloud_storage import Storage
 from orchestrator.vm.files import pack
-from orchestrator.vm.pod.output import WORD, Output
 from orchestrator.vm.pod import results
+from orchestrator.vm.pod.output import WORD, Output
 from orchestrator.vm.pod.results import LONGEST_BYTES, NO_ROOM, NO_TIME, Results
 from tests.fakes.pods import Leap, program, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images

@@ -22,6 +22,7 @@ from orchestrator.places.gke.pods.follower import Follower
 from orchestrator.places.gke.pods.index import ReadResult, read_index
 from orchestrator.text import parsing
 from orchestrator.vm.buckets.upload import object_path
+from orchestrator.vm.files.beside import matches
 
 LONGEST_BYTES = 16 << 20  # of a file in a log, as `vm/pod/results.py`
 MOST_BYTES = 2 << 20  # of the index in a log
@@ -71,7 +72,8 @@ class PodPacker:
         self._sizes: Iterator[int] = iter(())
         self._left_bytes = 0  # of the file that is read
         self._buffer = b""
-        self._asked = self._closed = False
+        self._question: dict[str, Any] = {}
+        self._closed = False
 
     def __enter__(self) -> PodPacker:
         return self
@@ -88,12 +90,13 @@ class PodPacker:
             self._wakeup.changed.notify_all()
 
     def send(self, data: bytes) -> None:
-        """Take the two lines of a client: what it asks for, which the pod knows already, and which files it wants."""
-        if self._asked:
+        """Take the two lines of a client: what it asks for, as `vm.files.pack` does, and which files of that it wants."""
+        if not self._question:
+            self._question = json.loads(data)
+        else:
             wanted = [row for begin, end in json.loads(data) for row in self._rows[begin:end]]
             self._sizes = iter([row["size_bytes"] for row in wanted])
             self._contents = map(self._from_log if self._read_result is None else self._from_bucket, wanted)
-        self._asked = True
 
     def answer(self, limit: int) -> dict[str, Any]:
         """Return the next row of the index."""
@@ -116,7 +119,10 @@ class PodPacker:
             rows, why = [], ""  # the job has not begun
         seen: set[str] = set()
         for row in rows:
-            yield self._answer(row, seen)
+            answer = self._answer(row, seen)
+            if self._is_asked_for(answer["path"], beside=answer.get("beside") is True):
+                self._rows += [] if "why" in answer else [row]
+                yield answer
         if why:
             yield {"path": THE_REST, "why": why, "lost": is_lost}
         yield {"end": len(self._rows)}
@@ -140,8 +146,13 @@ class PodPacker:
         if self._read_result is None and not self._has_packed(row):
             return _lost(path, DAMAGED)
         seen.add(path)
-        self._rows.append(row)
         return {"path": path, "size_bytes": row["size_bytes"], "sha256": str(row.get("sha256")), **beside}
+
+    def _is_asked_for(self, path: str, *, beside: bool) -> bool:
+        if not beside:
+            return self._question["patterns"] is not None
+        only = self._question.get("beside", {}).get("only")
+        return only is None or matches(path, only)
 
     def _has_packed(self, row: dict[str, Any]) -> bool:
         """Give the row of a file in a log its contents, which come in the order of rows; False if it has none."""

@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.api.jobs.elsewhere import look_for_run
-from orchestrator.api.jobs.ending import cancel_run
+from orchestrator.api.jobs.ending import cancel_run, collect
 from orchestrator.api.results.pages import of_another_process
 from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
@@ -363,3 +364,31 @@ def test_cancel_deletes_the_code_of_a_run_that_is_not_followed(
     assert session.locks.lock(f"{record.id}-1"), "so that the run counts as alive"
     cancel_run(session, *session.ledger.run(record.id))
     assert stored(objects, record) == []
+
+
+def test_collect_brings_what_is_beside_the_artifacts_from_the_bucket_to_another_place(
+    session: Session, objects: Objects, tmp_path: Path
+) -> None:
+    record, place = begun(session, objects, tmp_path), tmp_path / "there"
+    session.recover()
+    sizes = {"artifacts/model": 1, "work/a.log": 2, "work/b.log": 3, "work/c": 4}
+    rows: list[dict[str, Any]] = [{"path": "work/lost.log", "why": "it did not reach the bucket", "beside": True}]
+    for path, size_bytes in sizes.items():
+        content, is_beside = bytes(size_bytes), path.startswith("work/")
+        (tmp_path / "x").write_bytes(content)
+        objects.upload(f"gs://my-bucket/runs/{record.id}/worker0/{path}", tmp_path / "x")
+        row = {"path": path, "size_bytes": size_bytes, "sha256": sha256(content).hexdigest(), "beside": is_beside}
+        rows.append(row)
+    (tmp_path / "x").write_text(json.dumps({"attempt": f"{record.id}-1", "rows": rows}))
+    objects.upload(f"gs://my-bucket/runs/{record.id}/worker0/index.json", tmp_path / "x")
+
+    def came(where: Path) -> set[str]:
+        return {path.relative_to(where).as_posix() for path in where.glob("worker0/**/*") if path.is_file()}
+
+    collect(session, record.id, work="*.log", to=place)
+    assert came(place) == {"worker0/work/a.log", "worker0/work/b.log"}
+    assert came(Path(record.directory)) == {"worker0/artifacts/model", "worker0/work/c"}
+    with pytest.raises(UserError, match="--to: .* has files that are not known as this run's"):
+        collect(session, record.id, work="*", to=Path(record.directory))
+    collect(session, record.id, work="*.log")
+    assert len(came(Path(record.directory))) == 4
