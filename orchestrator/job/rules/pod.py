@@ -6,6 +6,7 @@ names, those of the fragment are added to it: a toleration of TPUs, and the Secr
 """
 
 import difflib
+import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -148,7 +149,7 @@ _AROUND |= {("containers", "env"), ("containers", "volumeMounts")}
 
 def _kept(value: Any, path: Path, at: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     """Yield what tpujob itself keeps. `at`: the names of the fields."""
-    if why := _BUILT.get(at):
+    if why := _CHIPS if len(at) > 2 and (at[-3], at[-1]) == ("resources", gke.TPU) else _BUILT.get(at):
         yield path, why
     elif value is None and at in _AROUND:
         yield path, "has what tpujob writes into it; name what you want to remove"
@@ -174,11 +175,16 @@ def _kept_item(item: Any, path: Path, at: tuple[str, ...]) -> Iterator[tuple[Pat
     elif at == ("containers",) and _is_deletion(item):
         yield path, "is the container of the job; remove `$patch`"
     elif (at == ("volumes",) and name in ("in", "run")) or (
-        at == ("containers", "volumeMounts") and f"{item['mountPath']}/".startswith(f"{OWN}/")
+        at == ("containers", "volumeMounts") and _plain(item["mountPath"]).startswith(f"{OWN}/")
     ):
         yield path, f"holds what the pod runs, below {OWN}; choose another name or path"
-    elif at == ("containers", "env"):  # also one that is to go
+    elif at[1:] == ("env",):  # also one that is to go
         for _, why in env_problems({item["name"]: item.get("value")}):
             yield path, why
     else:
         yield from _kept(item, path, at)
+
+
+def _plain(path: str) -> str:
+    """Return a path of a container as the kubelet takes it, with a slash at its end."""
+    return posixpath.normpath(f"/{path.lstrip('/')}") + "/"

@@ -132,8 +132,8 @@ class Results:
                 self.left_out.append(row["path"])
             listed.append(row)
         if self.unlisted:
-            why = f"{self.unlisted} more files than the index of a pod lists: have the job put small ones into one archive (tar)"
-            listed.append({"path": "(the rest)", "why": why})
+            why = f"{self.unlisted} more files than the index of a pod lists"
+            listed.append({"path": "(the rest)", "why": f"{why}: have the job put small ones into one archive (tar)"})
         return listed
 
     def _print(self, found: list[dict[str, Any]], refused: list[dict[str, Any]], left_s: Callable[[], float]) -> None:

@@ -219,8 +219,16 @@ POD = [  # what `gke.pod` may not say, and what is said of it
     ("containers: [{name: log}]", ".containers[0]: a container beside `job` does not end with the job"),
     ("containers: [{name: job, $patch: delete}]", ".containers[0]: is the container of the job; remove `$patch`"),
     (
-        "containers: [{name: job, volumeMounts: [{mountPath: /tpujob/in, $patch: delete}]}]",
-        ".containers[0].volumeMounts[0]: holds what the pod runs, below /tpujob",
+        "initContainers: [{name: a, resources: {requests: {google.com/tpu: 1}}}]",
+        ".initContainers[0].resources.requests.google.com/tpu: follows from `tpu.accelerator`: a pod has all chips",
+    ),
+    ("resources: {limits: {google.com/tpu: 1}}", ".resources.limits.google.com/tpu: follows from `tpu.accelerator`"),
+    *(
+        (
+            f"containers: [{{name: job, volumeMounts: [{{mountPath: {path}, $patch: delete}}]}}]",
+            ".containers[0].volumeMounts[0]: holds what the pod runs, below /tpujob",
+        )
+        for path in ("/tpujob/in", "/tpujob/", "//tpujob", "/tpujob/../tpujob/x", "a/../tpujob")
     ),
     ("volumes: [{name: run, $patch: delete}]", ".volumes[0]: holds what the pod runs, below /tpujob"),
     (
@@ -234,6 +242,14 @@ POD = [  # what `gke.pod` may not say, and what is said of it
     (
         "containers: [{name: job, env: [{name: API_TOKEN, value: abcdefgh12345678}]}]",
         ".containers[0].env[0]: looks like a secret, and files are shared; export it and write `env: {API_TOKEN: ",
+    ),
+    (
+        "initContainers: [{name: a, env: [{name: API_TOKEN, value: abcdefgh12345678}]}]",
+        ".initContainers[0].env[0]: looks like a secret, and files are shared",
+    ),
+    (
+        "initContainers: [{name: a, args: ['${env:HOME}']}]",
+        ".initContainers[0].args[0]: `${env:…}` is read only in `env:`",
     ),
     (
         "containers: [{name: job, env: [{name: A, value: '${env:HOME}'}]}]",

@@ -388,7 +388,7 @@ def test_collect_brings_what_is_beside_the_artifacts_from_the_bucket_to_another_
     collect(session, record.id, work="*.log", to=place)
     assert came(place) == {"worker0/work/a.log", "worker0/work/b.log"}
     assert came(Path(record.directory)) == {"worker0/artifacts/model", "worker0/work/c"}
-    with pytest.raises(UserError, match="--to: .* has files that are not known as this run's"):
+    with pytest.raises(UserError, match=r"--to: .* has files that are not known as this run's"):
         collect(session, record.id, work="*", to=Path(record.directory))
     collect(session, record.id, work="*.log")
     assert len(came(Path(record.directory))) == 4
