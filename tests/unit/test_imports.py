@@ -30,6 +30,7 @@ PROMISE = {"promise", "system", "orchestrator"} | {"text", "catalog", "errors", 
 HOSTS = {"hosts", "promise", "system", "text", "errors", "vm.files.sensitive", "vm.agent.stream"}
 OF_THE_VM = {"vm.buckets.cloud_storage", "vm.buckets.data_objects", "vm.buckets.upload"}
 OF_THE_VM |= {"vm.buckets.manifest"}  # what workers have saved is read from here, too
+OF_THE_VM |= {"vm.files.beside"}  # which files a pattern of `collect --work` means
 OF_THE_VM |= {"vm.environment.tools"}  # pip and uv are set up alike on both sides
 PLACES = {"places", "settings"} | OF_THE_VM | VALUES | HOSTS
 RUN = {"run"} | PLACES
@@ -100,6 +101,7 @@ PURE = {
     *("pathlib.PurePath", "pathlib.PurePosixPath", "tomllib", "yaml", "pydantic", "pydantic_core", "regex"),
 }
 OF_PURE = {"units.py": {"datetime.UTC", "datetime.datetime"}}  # a time that it is given, in words
+OF_PURE |= {"pod.py": {"posixpath.normpath"}}  # of a path in a container
 LOOKS_OUTSIDE = {"open", "input", "print", "__import__", "exec", "eval"}
 
 

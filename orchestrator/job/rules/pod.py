@@ -6,8 +6,8 @@ names, those of the fragment are added to it: a toleration of TPUs, and the Secr
 """
 
 import difflib
-import posixpath
 from collections.abc import Iterator, Mapping
+from posixpath import normpath
 from typing import Any
 
 from orchestrator.catalog import gke, jobset
@@ -187,4 +187,4 @@ def _kept_item(item: Any, path: Path, at: tuple[str, ...]) -> Iterator[tuple[Pat
 
 def _plain(path: str) -> str:
     """Return a path of a container as the kubelet takes it, with a slash at its end."""
-    return posixpath.normpath(f"/{path.lstrip('/')}") + "/"
+    return normpath(f"/{path.lstrip('/')}") + "/"

@@ -19,6 +19,7 @@ from ..files.phases import PhaseFiles
 from .cloud_storage import Storage, split
 
 INDEX = "index.json"  # beside the files of a worker, where there is one
+INDEX_BYTES = 32 << 20  # of its rows: of 100,000 files and more, which are sent one by one, in an hour
 MOST_FAILURES = 3  # of files, one after the other, for a reason that might have passed
 
 

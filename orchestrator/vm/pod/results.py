@@ -26,8 +26,7 @@ from .output import Output
 SAY_EVERY_S = 5.0
 INDEX_S = 5.0  # of the time that is left, for the index alone
 PIECE_BYTES = 9000  # of a control line, before base64
-# Of the rows of an index: in a log, and in a bucket, where it is that of 100,000 files and more, sent one by one in an hour.
-LOG_INDEX_BYTES, INDEX_BYTES = 1 << 20, 32 << 20
+INDEX_BYTES = 1 << 20  # of rows in a log
 SMALL_BYTES = 1 << 20  # read in any case: a large file before it must not cost it
 MOST_CHARS = 500  # of a reason
 LONGEST_BYTES = 16 << 20  # no larger file is packed into the log, however well that goes
@@ -110,7 +109,7 @@ class Results:
         for row in found:
             if row["path"] in failed:
                 row["why"] = f"it did not reach the bucket: {failed[row['path']][:MOST_CHARS]}"
-        rows = self._listed(found + refused, INDEX_BYTES)
+        rows = self._listed(found + refused, upload.INDEX_BYTES)
         self.files = len(found) - len(failed)
         ids = {"schema": 1, "attempt": self.request["attempt"], "worker": self.worker}
         index = json.dumps(dict(ids, rows=rows, note=note())).encode()
@@ -146,7 +145,7 @@ class Results:
             else:
                 row.update(why=no_room, harmless=row.get("beside") is True)
         found.sort(key=lambda row: "why" in row)
-        rows = self._listed(found + refused, LOG_INDEX_BYTES)
+        rows = self._listed(found + refused, INDEX_BYTES)
         contents = [packed[row["path"]] for row in rows if "packed_bytes" in row]
         self.files = len(contents)
         whole = zlib.compress(json.dumps(rows).encode()) + b"".join(contents)

@@ -24,6 +24,7 @@ import re
 import shutil
 import socket
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -72,12 +73,22 @@ class Place:
         if self.worker == 0:
             return own or "127.0.0.1"
         name, began = self.names()[0], time.monotonic()
+        found: list[str] = []
+        is_found = threading.Event()
+
+        def look() -> None:
+            while not (found or over()) and time.monotonic() - began < most_s:
+                with contextlib.suppress(OSError, UnicodeError):
+                    found.append(str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]))
+                    is_found.set()
+                time.sleep(LOOK_S)
+
+        threading.Thread(target=look, name="coordinator", daemon=True).start()  # a resolver may hang
         while not over():
-            with contextlib.suppress(OSError, UnicodeError):
-                return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+            if is_found.wait(min(LOOK_S, most_s)):
+                return found[0]
             if time.monotonic() - began >= most_s:
                 return name
-            time.sleep(LOOK_S)
         return None
 
     def variables(self, coordinator: str) -> dict[str, str]:

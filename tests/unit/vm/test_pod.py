@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,6 +21,7 @@ import pytest
 
 from orchestrator.hosts.ssh import agent
 from orchestrator.text.scripts import Environment
+from orchestrator.vm.buckets import upload
 from orchestrator.vm.buckets.cloud_storage import Storage
 from orchestrator.vm.files import pack
 from orchestrator.vm.pod import results
@@ -358,11 +359,11 @@ def test_the_index_in_a_bucket_comes_last_and_says_what_did_not_come(sent: Sent)
     assert rows == {"artifacts/a": None, "artifacts/b": None, "artifacts/c": why} and bucket.took == ["a", "b"]
 
 
-@pytest.mark.parametrize(("limit", "keys"), [("LOG_INDEX_BYTES", {}), ("INDEX_BYTES", {"bucket": "gs://b/p"})])
+@pytest.mark.parametrize(("module", "keys"), [(results, {}), (upload, {"bucket": "gs://b/p"})])
 def test_an_index_has_an_end_which_is_said(
-    sent: Sent, monkeypatch: pytest.MonkeyPatch, limit: str, keys: dict[str, Any]
+    sent: Sent, monkeypatch: pytest.MonkeyPatch, module: ModuleType, keys: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(results, limit, 300)
+    monkeypatch.setattr(module, "INDEX_BYTES", 300)
     for name in "abc":
         (sent.run / "artifacts" / name).write_bytes(b"x")
     rows = sent.rows(storage=Bucket(lambda: 100.0), **keys)

@@ -8,8 +8,7 @@ from typing import Any
 from orchestrator.errors import ArtifactError
 from orchestrator.text import parsing
 from orchestrator.text.units import format_size
-from orchestrator.vm.buckets.upload import INDEX
-from orchestrator.vm.pod.results import INDEX_BYTES
+from orchestrator.vm.buckets.upload import INDEX, INDEX_BYTES
 
 MOST_BYTES = INDEX_BYTES + (1 << 20)  # of one: its rows, with what is between them, and how the pod ended
 

@@ -338,8 +338,16 @@ def test_pods_of_two_slices_know_their_places_and_each_has_its_results(node: Nod
     assert seen.result("artifacts/me", 3) == b"3\n"
 
 
-def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(node: Node, followed: Make) -> None:
-    pod = node.run(request(("main", "echo never"), coordinator_s=900.0), 0, **place(1))
+HANGS = "import socket, time\nsocket.getaddrinfo = lambda *_, **__: time.sleep(900)\n"
+
+
+@pytest.mark.parametrize("resolver", ["", pytest.param(HANGS, id="hangs")])
+def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(
+    node: Node, followed: Make, tmp_path: Path, resolver: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(resolver)
+    asked = request(("main", "echo never"), coordinator_s=900.0)
+    pod = node.run(asked, 0, **place(1), PYTHONPATH=str(tmp_path))
     seen = followed()
     seen.follow()
     until(lambda: pod.parts, "its first words")
