@@ -82,7 +82,7 @@ def http_error(
     """Return the error for a reply with a status of 300 or more. `asked`: the address of the call, or a name in it."""
     found = _error_object(body)
     if found is None:
-        return _not_the_api(http, body, host, _seconds(retry_after))
+        return _not_the_api(http, body, host, seconds_of(retry_after))
     message, status = _text(found.get("message")), found.get("status")
     if not isinstance(status, str):
         status = "UNAVAILABLE" if http >= 500 and http != 501 else _BY_HTTP.get(http, "")
@@ -91,11 +91,11 @@ def http_error(
         if http == 409 and "already exists" in message:
             status = "ALREADY_EXISTS"
     if (status == "NOT_FOUND") != (http == 404):
-        return errors.UnexpectedReply(f"{host} answered {http} {status}: {_plain(message)}", details=_cut(body))
+        return errors.UnexpectedReply(f"{host} answered {http} {status}: {plain(message)}", details=_cut(body))
     if http == 499:
         status = "UNAVAILABLE"
     details = _dicts(found.get("details"))
-    error = _classify(ApiRefusal(status, message, details, False, http, _seconds(retry_after), project_in(asked)))
+    error = _classify(ApiRefusal(status, message, details, False, http, seconds_of(retry_after), project_in(asked)))
     if http == 401:
         error.scope = "project"
         error.hint = EMULATOR_LOGIN if emulated else error.hint or LOGIN
@@ -121,7 +121,7 @@ def json_object(text: str, host: str) -> dict[str, Any]:
 
 def auth_error(error: Exception) -> errors.CloudError:
     """Return the error for google-auth's: no credentials, unusable ones, or no reply from the sign-in server."""
-    why = _plain(" ".join(str(part) for part in error.args[:1]))
+    why = plain(" ".join(str(part) for part in error.args[:1]))
     if isinstance(error, (auth_exceptions.TransportError, auth_exceptions.TimeoutError)) or getattr(
         error, "retryable", False
     ):
@@ -145,9 +145,9 @@ def _classify(refusal: ApiRefusal) -> errors.CloudError:
         kind = errors.CapacityError  # quotas are refused before there is an operation
     if (rule is None or kind is errors.CapacityError) and refusal.detail("QuotaFailure"):
         kind, rule = errors.QuotaError, None
-    message = _plain(refusal.message)
+    message = plain(refusal.message)
     if kind is errors.QuotaError and (violation := _violation(refusal)):
-        message = _plain(violation)
+        message = plain(violation)
     if not message:
         message = f"the API answered {refusal.http or 'an error'} {refusal.status} without a message".replace("  ", " ")
     metadata = refusal.info().get("metadata")
@@ -178,10 +178,10 @@ def _violation(refusal: ApiRefusal) -> str:
 
 def _retry_delay(refusal: ApiRefusal) -> float | None:
     delay = str(refusal.detail("RetryInfo").get("retryDelay", "")).removesuffix("s")
-    return _seconds(delay) or refusal.retry_after_s
+    return seconds_of(delay) or refusal.retry_after_s
 
 
-def _seconds(text: str | None) -> float | None:
+def seconds_of(text: str | None) -> float | None:
     """A delay in seconds; None for a date or nonsense."""
     return float(text) if text and re.fullmatch(r"\d{1,6}(\.\d{1,9})?", text) else None
 
@@ -189,7 +189,7 @@ def _seconds(text: str | None) -> float | None:
 def _not_the_api(http: int, body: str, host: str, retry_after_s: float | None) -> errors.CloudError:
     """HTML of a proxy or a load balancer, or truncated JSON: never a statement about a resource."""
     title = re.search(r"<title>(.*?)</title>", body, re.IGNORECASE | re.DOTALL)
-    shown = _plain(title.group(1) if title else body[:80]) or "an empty reply"
+    shown = plain(title.group(1) if title else body[:80]) or "an empty reply"
     message = f"{host} answered {http}, not in the API's form: {shown}"
     if http >= 500 or http in (408, 429):
         return errors.CloudUnavailable(message, details=_cut(body), retry_after_s=retry_after_s)
@@ -225,7 +225,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """One printable line without the error id."""
     line = " ".join(re.sub(r"\s*\[EID: [^\]]*\]", "", text).split())
     line = "".join(char if char.isprintable() else "?" for char in line)

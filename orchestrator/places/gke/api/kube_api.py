@@ -12,12 +12,13 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from orchestrator import errors
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError, UnexpectedReply
+from orchestrator.places.google import error_translation
+from orchestrator.places.google.fetch import ApiReply
 from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ else:
     )
 
 
-MAX_MESSAGE_CHARS = 500
+OF_ADMISSION = ("admission webhook", "denied the request", "Warden")  # in its refusals, which are no missing rights
 NO_JOBSET = "its admin installs JobSet: docs/gke.md"
 SIGN_IN = "`kubectl auth whoami` says who you are there; docs/gke.md lists the permissions that a run needs"
 
@@ -44,62 +45,44 @@ class NotFound(errors.CloudError):
 
 def of_reply(status: int, body: bytes, *, retry_after: str | None = None, server: str) -> errors.CloudError:
     """Return the error for a reply with a status of 300 or more. `server`: which, for messages."""
-    found = _status(body)
-    if found is None:
-        return _not_the_api(status, body, server, _seconds(retry_after))
-    reason, message = str(found.get("reason") or ""), _plain(str(found.get("message") or f"status {status}"))
-    if status == 404:
-        if reason == "NotFound":
-            return NotFound(message, details=found)
-        return errors.UnexpectedReply(f"{server} answered 404 {reason}: {message}", details=found)
-    if status == 401:
-        return errors.AuthError(f"{server} does not accept your credentials: {message}", hint=SIGN_IN, details=found)
-    if status == 403:
-        if "exceeded quota" in message:
-            return errors.QuotaError(
-                message, hint="a ResourceQuota of the namespace; its admin can raise it", details=found
-            )
-        if "admission webhook" in message or "denied the request" in message or "Warden" in message:
-            return errors.BadRequest(f"the cluster refuses it: {message}", details=found)
-        return errors.AuthError(message, hint=SIGN_IN, details=found)
-    if status == 409:
-        kind = errors.AlreadyExists if reason == "AlreadyExists" else errors.WrongState
-        return kind(message, details=found)
-    if status in (400, 405, 413, 415, 422):
-        return errors.BadRequest(f"the cluster refuses it: {message}", details=found)
-    if status in (410, 429) or status >= 500:  # 410: the rest of a list has expired, and it begins anew
-        return errors.CloudUnavailable(f"{server}: {message}", retry_after_s=_seconds(retry_after), details=found)
-    return errors.UnexpectedReply(f"{server} answered {status} {reason}: {message}", details=found)
-
-
-def _status(body: bytes) -> dict[str, Any] | None:
+    again_s = error_translation.seconds_of(retry_after)
     try:
         found = json.loads(body)
     except ValueError:
-        return None
-    return found if isinstance(found, dict) and found.get("kind") == "Status" else None
+        found = None
+    if not isinstance(found, dict) or found.get("kind") != "Status":
+        return _not_the_api(status, body, server, again_s)
+    reason = str(found.get("reason") or "")
+    message = error_translation.plain(str(found.get("message") or f"status {status}"))
+    if status == 404 and reason == "NotFound":
+        return NotFound(message, details=found)
+    if status == 401:
+        return AuthError(f"{server} does not accept your credentials: {message}", hint=SIGN_IN, details=found)
+    if status == 403 and "exceeded quota" in message:
+        return errors.QuotaError(
+            message, hint="a ResourceQuota of the namespace; its admin can raise it", details=found
+        )
+    if status == 403 and not any(words in message for words in OF_ADMISSION):
+        return AuthError(message, hint=SIGN_IN, details=found)
+    if status == 409:
+        kind = errors.AlreadyExists if reason == "AlreadyExists" else errors.WrongState
+        return kind(message, details=found)
+    if status in (400, 403, 405, 413, 415, 422):
+        return errors.BadRequest(f"the cluster refuses it: {message}", details=found)
+    if status in (410, 429) or status >= 500:  # 410: the rest of a list has expired, and it begins anew
+        return CloudUnavailable(f"{server}: {message}", retry_after_s=again_s, details=found)
+    return UnexpectedReply(f"{server} answered {status} {reason}: {message}", details=found)
 
 
 def _not_the_api(status: int, body: bytes, server: str, retry_after_s: float | None) -> errors.CloudError:
-    text = _plain(body.decode("utf-8", "replace"))
+    text = error_translation.plain(body.decode("utf-8", "replace"))
     if status == 404 and "page not found" in text:
         return errors.BadRequest(f"{server} does not know JobSets (jobset.x-k8s.io/v1alpha2)", hint=NO_JOBSET)
     if status in (401, 403):
-        return errors.AuthError(f"{server} answered {status}: {text}", hint=SIGN_IN)
+        return AuthError(f"{server} answered {status}: {text}", hint=SIGN_IN)
     if status == 429 or status >= 500:
-        return errors.CloudUnavailable(f"{server} answered {status}: {text}", retry_after_s=retry_after_s)
-    return errors.UnexpectedReply(
-        f"{server} answered {status}, and not as the API of Kubernetes does: {text}", details=text
-    )
-
-
-def _plain(text: str) -> str:
-    shown = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_MESSAGE_CHARS]).strip()
-    return shown if len(shown) <= MAX_MESSAGE_CHARS else f"{shown[: MAX_MESSAGE_CHARS - 1]}…"
-
-
-def _seconds(text: str | None) -> float | None:
-    return float(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else None
+        return CloudUnavailable(f"{server} answered {status}: {text}", retry_after_s=retry_after_s)
+    return UnexpectedReply(f"{server} answered {status}, and not as the API of Kubernetes does: {text}", details=text)
 
 
 TIMEOUT_S = 15.0
@@ -164,19 +147,16 @@ class KubeApi:
         query: dict[str, str] = {"limit": str(PAGE_ROWS)}
         query |= {"labelSelector": labels} if labels else {}
         query |= {"fieldSelector": fields} if fields else {}
-        headers = {} if contents else {"Accept": METADATA_ONLY}
         first: float | None = None
         for page in range(MAX_PAGES):
-            response = self._send("GET", path, None, query, headers)
+            response = self._ask("GET", path, query=query, headers={} if contents else {"Accept": METADATA_ONLY})
             found = _parsed(response.content, self.server)
-            rows = found.get("items")
-            if rows is None:
-                rows = []
+            rows = found.get("items") or []
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise UnexpectedReply(f"{self.server} answered a list without items", details=path)
             items += rows
             if not page:
-                first = _date(response.headers.get("date"))
+                first = ApiReply({}, response.headers.get("date")).server_now
             token = (found.get("metadata") or {}).get("continue")
             if not token:
                 return Rows(tuple(items), first)
@@ -185,48 +165,41 @@ class KubeApi:
 
     def stream(self, path: str, query: Mapping[str, str]) -> httpx2.Response:
         """Open a log that grows; the caller closes the response."""
-        timeout = httpx2.Timeout(TIMEOUT_S, read=LOG_SILENCE_S)
-        request = self._http.build_request("GET", path, params=dict(query), timeout=timeout)
-        with translated(self.server):
-            response = self._http.send(request, stream=True)
-            if response.status_code >= 300:
-                try:
-                    response.read()
-                finally:
-                    response.close()
-        self._check(response, "GET", path)
-        return response
+        return self._ask("GET", path, query=query, stream=True)
 
     def close(self) -> None:
         self._http.close()
 
     def _object(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return _parsed(self._send(method, path, body, {}, {}).content, self.server)
+        return _parsed(self._ask(method, path, body).content, self.server)
 
-    def _send(
+    def _ask(
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> httpx2.Response:
-        content = None if body is None else json.dumps(body).encode()
-        sent = {**headers} if body is None else {**headers, "Content-Type": "application/json"}
-        request = self._http.build_request(method, path, params=dict(query), content=content, headers=sent)
+        """Send a request; return its reply, a good one. `stream`: before its content has come, which is to be closed."""
+        timeout = httpx2.Timeout(TIMEOUT_S, read=LOG_SILENCE_S if stream else TIMEOUT_S)
+        content = None if body is None else json.dumps(body).encode()  # in ASCII: text of a job may be no UTF-8
+        sent = {"Content-Type": "application/json"} if headers is None else headers
+        request = self._http.build_request(method, path, params=query, content=content, headers=sent, timeout=timeout)
         with translated(self.server):
-            response = self._http.send(request)
+            response = self._http.send(request, stream=stream)
+            if response.status_code >= 300:
+                with contextlib.closing(response):
+                    response.read()
         _log.debug("%s %s %s", method, path, response.status_code)
-        self._check(response, method, path)
-        return response
-
-    def _check(self, response: httpx2.Response, method: str, path: str) -> None:
-        """Raise the CloudError of a reply that is none of success."""
         if response.status_code >= 300:
             retry = response.headers.get("retry-after")
             error = of_reply(response.status_code, response.content, retry_after=retry, server=self.server)
             raise self._rights.judge(method, path, error)
         self._rights.allowed(method, path)
+        return response
 
 
 @contextlib.contextmanager
@@ -254,9 +227,7 @@ def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None, 
     """
     server = str(config.cluster.server)
     try:
-        parameters = client_adapter.ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), proxy=proxy).httpx_params(
-            config
-        )
+        parameters = client_adapter.ConnectionParams(proxy=proxy).httpx_params(config)
         # As for kubectl: no variable names a proxy for this machine, on which clusters of kind and minikube are.
         direct = {f"all://{host}": None for host in ("127.0.0.1", "[::1]", "localhost")} if proxy is None else {}
         limits = httpx2.Limits(max_connections=None)  # one for the log of each pod
@@ -302,13 +273,6 @@ def _parsed(content: bytes, server: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UnexpectedReply(f"{server} answered JSON that is not an object", details=content[:500])
     return found
-
-
-def _date(text: str | None) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp() if text else None
-    except ValueError:
-        return None
 
 
 PATIENCE_S = 300.0  # with a refusal of what was allowed before

@@ -315,7 +315,8 @@ def test_a_delete_names_the_uid_and_waits_for_the_pods(cloud: ClusterCloud, stor
     store.instead = lambda call: sent.append(call.content) if call.method == "DELETE" else None
     operation = cloud.delete(NAME)
     assert operation is not None and not operation.done
-    assert b'"propagationPolicy": "Foreground"' in sent[0] and b'"uid": "uid-1"' in sent[0]
+    options = json.loads(sent[0])
+    assert options["propagationPolicy"] == "Foreground" and options["preconditions"] == {"uid": "uid-1"}
 
 
 def test_another_jobset_of_the_same_name_is_never_deleted(cloud: ClusterCloud, store: Store) -> None:
