@@ -10,13 +10,14 @@ raises whatever the output of a broken one leads to.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,14 +35,10 @@ if TYPE_CHECKING:
     from lightkube.config import kubeconfig, models
     from lightkube.config.kubeconfig import SingleConfig
     from lightkube.config.models import UserExec
-    from lightkube.core import exceptions
 else:
-    httpx2, yaml, kubeconfig, models, exceptions = (
+    httpx2, yaml, kubeconfig, models = (
         Later(name, extra="gke")
-        for name in (
-            *("httpx2", "yaml", "lightkube.config.kubeconfig", "lightkube.config.models"),
-            "lightkube.core.exceptions",
-        )
+        for name in ("httpx2", "yaml", "lightkube.config.kubeconfig", "lightkube.config.models")
     )
 
 
@@ -55,47 +52,42 @@ class PluginToken:
 
     renewable = True
 
-    def __init__(self, asked: UserExec, directory: Path | None) -> None:
+    def __init__(self, asked: UserExec, directory: Path) -> None:
         """`directory`: of the kubeconfig, from which a command with a relative path is looked for."""
         self._asked, self._directory = asked, directory
-        self._token: str | None = None
+        self._token = ""
         self._lock = threading.Lock()  # many threads follow pods
 
     def token(self) -> str:
-        """Return the token; run the plugin if there is none yet.
-
-        Raises AuthError; CloudUnavailable for a plugin that does not end, or that fails though it gave a token before.
-        """
+        """Return the token; run the plugin if there is none yet. Raises as `renew`."""
         with self._lock:
-            if self._token is None:
-                self._token = self._given()
+            if not self._token:
+                self.renew()
             return self._token
 
     def renew(self) -> None:
-        """Run the plugin. Raises as `token`."""
-        with self._lock:
-            self._token = self._given()
+        """Run the plugin.
 
-    def _given(self) -> str:
+        Raises AuthError; CloudUnavailable for a plugin that does not end, or that fails though it gave a token before.
+        """
         name = self._asked.command
         rc, output, complaint = self._run()
         if rc != 0:
             said = " ".join(complaint.decode("utf-8", "replace").split())[-SHOWN_CHARS:]
-            why = f"{name}, which signs in to the cluster, ended with code {rc}: {said}"
-            if self._token is not None:  # it can sign in: a network that is away for a moment must not end a job
-                raise CloudUnavailable(why, hint=TRY_IT)
-            raise AuthError(why, hint=TRY_IT)
+            # One that can sign in: a network that is away for a moment must not end a job.
+            kind = CloudUnavailable if self._token else AuthError
+            raise kind(f"{name}, which signs in to the cluster, ended with code {rc}: {said}", hint=TRY_IT)
         try:
             token = json.loads(output)["status"]["token"]
         except (ValueError, KeyError, TypeError):
             token = None
         if not (isinstance(token, str) and token and token.isascii() and token.isprintable()):
             raise AuthError(f"{name}, which signs in to the cluster, gave no token", hint=TRY_IT)
-        return token
+        self._token = token
 
     def _run(self) -> tuple[int, bytes, bytes]:
         name = self._asked.command
-        command = str(self._directory / name) if "/" in name and self._directory is not None else name
+        command = str(self._directory / name) if "/" in name else name
         about = {"kind": "ExecCredential", "apiVersion": self._asked.apiVersion, "spec": {"interactive": False}}
         environ = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(about)}
         environ |= {each.name: each.value for each in self._asked.env or ()}
@@ -149,68 +141,53 @@ class Connection:
 
 def load(context: str | None, environ: Mapping[str, str]) -> Connection:
     """Return the configuration of a context; None: of the current one. Raises ConfigError. Reads no network."""
-    found: list[Any] = []
-    clusters: dict[str, Mapping[str, Any]] = {}
-    users: dict[str, Mapping[str, Any]] = {}
-    for path in _files(environ):
-        try:
-            text = _complete(yaml.safe_load(path.read_bytes()))
-            with _PARSING:
-                found.append(kubeconfig.KubeConfig.from_dict(text, fname=path))
-            clusters, users = _named_in(text, "cluster") | clusters, _named_in(text, "user") | users
-        except (
-            exceptions.ConfigError,
-            OSError,
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            yaml.YAMLError,
-        ) as error:
-            raise ConfigError(f"{path} cannot be used as a kubeconfig: {error}", hint=_HINT) from error
-    if not found:
-        looked = " or ".join(map(str, _named(environ)))
+    listed = [Path(each).expanduser() for each in environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    listed = listed or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]
+    files = [path for path in listed if path.is_file()]  # kubectl leaves out the others without a word
+    if not files:
         raise ConfigError(
-            f"there is no kubeconfig: {looked} does not exist",
+            f"there is no kubeconfig: {' or '.join(map(str, listed))} does not exist",
             hint="gcloud container clusters "
             "get-credentials writes it; or name the cluster itself: `gke: {cluster: projects/P/locations/L/clusters/C}`",
         )
-    name = context or next((each.current_context for each in found if each.current_context), None)
-    if name is None:
+    name = context
+    found: dict[str, dict[str, tuple[Any, Path]]] = {kind: {} for kind in ("context", "cluster", "user")}
+    for path in files:
+        with _usable(path):
+            text = yaml.safe_load(path.read_bytes())
+            text = {} if text is None else text  # kubectl takes an empty file, too
+            for kind, entries in found.items():
+                for each in text.get(f"{kind}s") or ():
+                    entries.setdefault(each["name"], (each[kind], path))
+            name = name or text.get("current-context")
+    if not name:
         raise ConfigError("your kubeconfig has no current context", hint="name one: `gke: {context: NAME}`")
-    for each in found:
-        if name in each.contexts:
-            chosen = each.contexts[name]
-            cluster = _first(found, "clusters", chosen.cluster)
-            user = _first(found, "users", chosen.user) if chosen.user else None
-            if cluster is None or (chosen.user and user is None):
-                missing = "cluster" if cluster is None else "user"
-                raise ConfigError(f"the {missing} of context {name!r} is missing in your kubeconfig", hint=_HINT)
-            if user is None:
+    if name not in found["context"]:
+        raise ConfigError(f"your kubeconfig has no context {name!r}", hint=_HINT)
+    chosen, path = found["context"][name]
+    rows = {"contexts": [{"name": name, "context": chosen}]}
+    with _usable(path):
+        for kind in ("cluster", "user"):
+            if kind == "user" and not chosen.get(kind):
                 raise ConfigError(f"context {name!r} of your kubeconfig names no user", hint=_HINT)
-            config = kubeconfig.SingleConfig(
-                context_name=name, context=chosen, cluster=cluster, user=user, fname=each.fname
-            )
-            plain = clusters[chosen.cluster]
-            _refuse_unusable(name, str(plain.get("server") or ""), str(chosen.user), users[str(chosen.user)])
-            proxy, tls_name = (str(plain.get(key) or "") or None for key in ("proxy-url", "tls-server-name"))
-            return Connection(config, proxy, tls_name)
-    raise ConfigError(f"your kubeconfig has no context {name!r}", hint=_HINT)
+            if chosen.get(kind) not in found[kind]:
+                raise ConfigError(f"the {kind} of context {name!r} is missing in your kubeconfig", hint=_HINT)
+            rows[f"{kind}s"] = [{"name": chosen[kind], kind: found[kind][chosen[kind]][0]}]
+        cluster, user = rows["clusters"][0]["cluster"], rows["users"][0]["user"]
+        _refuse_unusable(name, str(cluster.get("server") or ""), chosen["user"], user)
+        with _PARSING:
+            config = kubeconfig.KubeConfig.from_dict(rows, fname=path).get(name)
+        assert config is not None, "its rows are there"
+        return Connection(config, *(str(cluster.get(key) or "") or None for key in ("proxy-url", "tls-server-name")))
 
 
-def _first(found: list[Any], kind: str, name: str) -> Any:
-    return next((getattr(each, kind)[name] for each in found if name in getattr(each, kind)), None)
-
-
-def _complete(text: Any) -> Any:
-    """Return what a file says, with empty lists for what it leaves out: kubectl takes an empty file, too."""
-    found = {} if text is None else text
-    return {**found, **{key: found.get(key) or [] for key in ("clusters", "contexts", "users")}}
-
-
-def _named_in(text: Any, kind: str) -> dict[str, Mapping[str, Any]]:
-    """Return the clusters or the users of a file by their names, with the keys that lightkube leaves out."""
-    return {each["name"]: each[kind] for each in text[f"{kind}s"]}
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Raise ConfigError for a file of which something is not as it is in a kubeconfig."""
+    try:
+        yield
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be used as a kubeconfig: {error}", hint=_HINT) from error
 
 
 def _refuse_unusable(context: str, server: str, name: str, user: Mapping[str, Any]) -> None:
@@ -225,16 +202,6 @@ def _refuse_unusable(context: str, server: str, name: str, user: Mapping[str, An
             f"user {name!r} of your kubeconfig acts as another ({', '.join(acting)}), which tpujob does not support",
             hint="name a context whose user signs in as itself: `gke: {context: NAME}`",
         )
-
-
-def _named(environ: Mapping[str, str]) -> list[Path]:
-    listed = [Path(each).expanduser() for each in environ.get("KUBECONFIG", "").split(os.pathsep) if each]
-    return listed or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]
-
-
-def _files(environ: Mapping[str, str]) -> list[Path]:
-    """The files that exist: kubectl leaves out the others without a word."""
-    return [path for path in _named(environ) if path.is_file()]
 
 
 CONTAINER_API = "https://container.googleapis.com/v1/"
@@ -280,7 +247,8 @@ def open_api(found: str, environ: Mapping[str, str]) -> KubeApi:
         )
     config, bearer = leads_to.config, None
     if config.user is not None and config.user.exec is not None:
-        bearer = _signed(PluginToken(config.user.exec, config.fname and config.fname.parent))
+        assert config.fname is not None, "it was read"
+        bearer = _signed(PluginToken(config.user.exec, config.fname.parent))
     return connect(config, bearer, leads_to.proxy, leads_to.tls_name)
 
 
@@ -290,16 +258,13 @@ def _of_google(name: str, bearer: Bearer) -> KubeApi:
     endpoint, authority = found.get("endpoint"), (found.get("masterAuth") or {}).get("clusterCaCertificate")
     if not (isinstance(endpoint, str) and endpoint and isinstance(authority, str) and authority):
         raise UnexpectedReply(f"GKE names no endpoint of {name}", details=found)
-    return connect(_config(name, endpoint, authority), _signed(bearer))
-
-
-def _config(name: str, endpoint: str, authority: str) -> SingleConfig:
     cluster = models.Cluster(server=f"https://{endpoint}", certificate_auth_data=authority)
-    return kubeconfig.SingleConfig(name, models.Context(cluster=name, user=name), cluster, models.User())
+    config = kubeconfig.SingleConfig(name, models.Context(cluster=name, user=name), cluster, models.User())
+    return connect(config, _signed(bearer))
 
 
 def _signed(bearer: Bearer) -> httpx2.Auth:
-    """Return what signs requests with a token that is renewed in time, and once more after a 401.
+    """Return what signs requests with a token, and once more with a new one after a 401.
 
     Many threads follow pods, and their tokens expire at once: the first one renews for all.
     """
@@ -314,7 +279,7 @@ def _signed(bearer: Bearer) -> httpx2.Auth:
                 with lock:
                     if bearer.token() == token:
                         bearer.renew()
-                request.headers["Authorization"] = f"Bearer {bearer.token()}"
+                    request.headers["Authorization"] = f"Bearer {bearer.token()}"
                 yield request
 
     return Signed()
