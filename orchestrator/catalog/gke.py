@@ -20,6 +20,12 @@ SPOT_LABEL, FLEX_START_LABEL, QUEUED_LABEL = (
 RESERVATION_LABELS = tuple(
     f"cloud.google.com/reservation-{each}" for each in ("project", "name", "blocks", "subblocks")
 )
+_PART = "[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?"
+# A pattern with a group for each.
+RESERVATION = (
+    rf"(?:projects/([a-z0-9.:-]{{4,100}})/reservations/)?({_PART})"
+    rf"(?:/reservationBlocks/({_PART})(?:/reservationSubBlocks/({_PART}))?)?"
+)
 CAPACITY_LABELS = (SPOT_LABEL, FLEX_START_LABEL, QUEUED_LABEL, *RESERVATION_LABELS)
 TPU = "google.com/tpu"  # the resource: chips
 
@@ -73,17 +79,13 @@ def nearest(accelerator_type: str, *, count: int = 3) -> list[str]:
 
 @cache
 def _table() -> dict[str, tuple[GkeSlice, ...]]:
-    names = {(kind.generation, _number(kind.name)): kind for kind in map(catalog.lookup, catalog.types()) if kind}
+    kinds = filter(None, map(catalog.lookup, catalog.types()))
+    names = {(kind.generation, int(kind.name.rpartition("-")[2])): kind for kind in kinds}
     found: dict[str, tuple[GkeSlice, ...]] = {}
     for row in rows_of("gke_catalog.csv"):
         for size in sizes_of(row["sizes"]):
             kind = names[row["generation"], size]
-            form = GkeSlice(
-                kind, row["accelerator"], row["machine_type"], int(row["chips_per_host"]), row["flex_start"] == "yes"
-            )
+            chips, flex_start = int(row["chips_per_host"]), row["flex_start"] == "yes"
+            form = GkeSlice(kind, row["accelerator"], row["machine_type"], chips, flex_start)
             found[kind.name] = (*found.get(kind.name, ()), form)
     return found
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("-")[2])

@@ -17,15 +17,15 @@ class ClusterWish:
     context: str | None = None  # of the kubeconfig
     cluster: str | None = None  # projects/P/locations/L/clusters/C
     namespace: str | None = None
-    queue: str | None = None
-    priority: str | None = None
+    queue: str | None = None  # a LocalQueue of Kueue
+    priority: str | None = None  # a WorkloadPriorityClass of Kueue
     image: str | None = None
-    service_account: str | None = None
-    reservation: str | None = None
-    machine_type: str | None = None
+    service_account: str | None = None  # of Kubernetes
+    reservation: str | None = None  # of the nodes; R, or projects/P/reservations/R, and a block of it
+    machine_type: str | None = None  # without it, the default form of the accelerator type
     privileged: bool | None = None
     host_network: bool | None = None
-    grace: float | None = None
+    grace: float | None = None  # of the job, after SIGTERM
     pod: tuple[Mapping[str, Any], ...] = ()  # fragments, which are merged in this order
 
     def over(self, other: ClusterWish) -> ClusterWish:
@@ -40,22 +40,14 @@ NO_WISH = ClusterWish()
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterTarget:
-    """Where a job's objects are created, and what its pods are."""
+class ClusterTarget(ClusterWish):
+    """Where a job's objects are created, and what its pods are. Without `context` and `cluster`: in the current context."""
 
-    namespace: str
-    image: str
-    context: str | None = None  # with `cluster` None, too: the current context of the kubeconfig
-    cluster: str | None = None
-    queue: str | None = None  # a LocalQueue of Kueue; None: without Kueue
-    priority: str | None = None  # a WorkloadPriorityClass of Kueue
-    service_account: str | None = None  # of Kubernetes
-    reservation: str | None = None  # of the nodes; R, or projects/P/reservations/R, and a block of it
-    machine_type: str | None = None  # None: the default form of the accelerator type
+    namespace: str = NAMESPACE
+    image: str = ""
     privileged: bool = False
     host_network: bool = False
-    grace: float = GRACE_S  # of the job, after SIGTERM
-    pod: tuple[Mapping[str, Any], ...] = ()  # fragments, which are merged in this order
+    grace: float = GRACE_S
 
     @property
     def location(self) -> str | None:

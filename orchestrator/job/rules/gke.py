@@ -1,7 +1,7 @@
 """The rules of a `gke:` section, of a job or of the settings: its values, and types that GKE lacks. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from orchestrator import catalog
@@ -10,62 +10,49 @@ from orchestrator.job.rules import pod
 from orchestrator.job.source.yaml_source import Path
 from orchestrator.text.names import for_display
 
-_CLUSTER = re.compile(
-    r"projects/[a-z0-9.:-]{4,100}/locations/[a-z]+-[a-z]+[0-9]+(-[a-z])?/clusters/[a-z][a-z0-9-]{0,39}"
-)
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,510}")
-_PART = "[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
-_RESERVATION = re.compile(
-    rf"(projects/[a-z0-9.:-]{{4,100}}/reservations/)?{_PART}(/reservationBlocks/{_PART}(/reservationSubBlocks/{_PART})?)?"
-)
+
+def _text(pattern: str, what: str) -> Callable[[Any], Any]:
+    """Return the rule of a text, which raises ValueError for one that is not as the pattern; what is no text passes."""
+    known = re.compile(pattern)
+
+    def rule(value: Any) -> Any:
+        if isinstance(value, str) and not known.fullmatch(value):
+            raise ValueError(f"`{for_display(value)}` is not {what}")
+        return value
+
+    return rule
 
 
-def cluster(value: Any) -> Any:
-    """Return the full name of a cluster. Raises ValueError, as every function for one value here."""
-    return _matching(value, _CLUSTER, "the name of a cluster: projects/P/locations/L/clusters/C")
+_NAME = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+_ACCOUNT = _text(_NAME, "a service account of the namespace: a-z, 0-9, `-` and `.`, at most 63")
+cluster = _text(
+    r"projects/[a-z0-9.:-]{4,100}/locations/[a-z]+-[a-z]+[0-9]+(-[a-z])?/clusters/[a-z][a-z0-9-]{0,39}",
+    "the name of a cluster: projects/P/locations/L/clusters/C",
+)
+namespace = _text("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a namespace: a-z, 0-9 and `-`, at most 63")
+# Of a LocalQueue or of a WorkloadPriorityClass, which is the value of a label, too.
+name_of_an_object = _text(_NAME, "a name in a cluster: a-z, 0-9, `-` and `.`, at most 63")
+image = _text(
+    "[A-Za-z0-9][A-Za-z0-9._:/@-]{0,510}", "a container image, such as us-docker.pkg.dev/my-project/images/train:1"
+)
+reservation = _text(
+    gke.RESERVATION,
+    "a reservation: NAME or projects/P/reservations/NAME, and of a block /reservationBlocks/B[/reservationSubBlocks/S]",
+)
 
 
 def context(value: Any) -> Any:
-    """Return the name of a context of the kubeconfig."""
+    """Return the name of a context of the kubeconfig. Raises ValueError."""
     if isinstance(value, str) and not (value.strip() and value.isprintable()):
         raise ValueError("is not the name of a context; `kubectl config get-contexts` lists them")
     return value
 
 
-def namespace(value: Any) -> Any:
-    """Return the name of a namespace."""
-    return _matching(value, _LABEL, "a namespace: a-z, 0-9 and `-`, at most 63")
-
-
-def name_of_an_object(value: Any) -> Any:
-    """Return the name of a LocalQueue or of a WorkloadPriorityClass, which is the value of a label, too."""
-    return _matching(value, _SUBDOMAIN, "a name in a cluster: a-z, 0-9, `-` and `.`, at most 63")
-
-
 def service_account(value: Any) -> Any:
-    """Return the name of a service account of Kubernetes."""
+    """Return the name of a service account of Kubernetes. Raises ValueError."""
     if isinstance(value, str) and "@" in value:
         raise ValueError("is an account of Google Cloud; name the service account of the namespace that is bound to it")
-    return _matching(value, _SUBDOMAIN, "a service account of the namespace: a-z, 0-9, `-` and `.`, at most 63")
-
-
-def image(value: Any) -> Any:
-    """Return the reference of a container image."""
-    return _matching(value, _IMAGE, "a container image, such as us-docker.pkg.dev/my-project/images/train:1")
-
-
-def reservation(value: Any) -> Any:
-    """Return the name or the path of a reservation."""
-    what = "a reservation: NAME or projects/P/reservations/NAME, and of a block /reservationBlocks/B[/reservationSubBlocks/S]"
-    return _matching(value, _RESERVATION, what)
-
-
-def _matching(value: Any, pattern: re.Pattern[str], what: str) -> Any:
-    if isinstance(value, str) and not pattern.fullmatch(value):
-        raise ValueError(f"`{for_display(value)}` is not {what}")
-    return value
+    return _ACCOUNT(value)
 
 
 def type_problem(accelerator: str) -> str | None:

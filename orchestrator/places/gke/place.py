@@ -192,7 +192,7 @@ class Cluster(LeasedPlace):
 
     def compiles_for(self, desk: Desk, spec: JobSpec) -> CompileTarget:
         shape = preparation.shape_of(spec, desk.target.gke)
-        return CompileTarget((shape.slice.kind.name,), pods_of(shape.target.image or ""), shape.slices)
+        return CompileTarget((shape.slice.kind.name,), pods_of(shape.target.image), shape.slices)
 
     def reach(self, desk: Desk, cloud: str) -> PodReach:
         return PodReach(lambda: cast("ClusterCloud", desk.cloud(cloud)), desk.run_of)

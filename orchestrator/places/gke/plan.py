@@ -9,12 +9,8 @@ from orchestrator.text.units import format_duration, format_size, format_usd
 
 def plan_of(of: ClusterShape) -> Plan:
     """Return the plan of a shape. The zone of its candidate is the namespace; `life_s` is the deadline of the Job."""
-    return Plan(candidates=(_candidate(of),), dropped=(), max_duration_s=of.deadlines.run_s, wait_s=of.deadlines.wait_s)
-
-
-def _candidate(of: ClusterShape) -> Candidate:
     usd, why = price(of)
-    return Candidate(
+    candidate = Candidate(
         accelerator_type=of.slice.kind.name,
         zone=of.target.namespace,
         runtime_version="",
@@ -27,6 +23,7 @@ def _candidate(of: ClusterShape) -> Candidate:
         workers=of.pods,
         cores=of.slices * of.slice.kind.cores,
     )
+    return Plan((candidate,), dropped=(), max_duration_s=of.deadlines.run_s, wait_s=of.deadlines.wait_s)
 
 
 def price(of: ClusterShape, location: str | None = None) -> tuple[float | None, str]:

@@ -263,7 +263,6 @@ def prepare(
     code.check_directories(spec, path)
     shipment = told_shipment(desk, spec, path, stack)
     node = names.node_name(desk.owner, lease_id)
-    assert shape.target.image is not None
     chosen = resolving.resolve(desk, spec, path, env, resolving.pods_of(shape.target.image))
     program, upload = program_of(
         spec,

@@ -89,7 +89,7 @@ def _objects(hosts: int, slices: int, limits: Deadlines, queued: bool) -> tuple[
     """Return the objects of such a job, made by the production code under a name that is replaced."""
     found = gke.lookup(TYPES[hosts], None)
     assert found is not None
-    target = ClusterTarget(NAMESPACE, "an-image", queue="tpu" if queued else None)
+    target = ClusterTarget(namespace=NAMESPACE, image="an-image", queue="tpu" if queued else None)
     labels = labels_of(lease_id="0" * 10, owner=OWNER, name="mnist", run="1" * 10)
     program = PodProgram({"schema": 1}, b"agent")
     made = ClusterJob(

@@ -363,15 +363,13 @@ def test_what_neither_the_job_nor_the_settings_name_is_named() -> None:
     whole = ClusterWish(image="i:1", queue="q", priority="high", reservation="r")
     assert not list(problems(whole, reserved=False, together=True))
     assert list(problems(whole, reserved=True)) == []
-    assert target_of(whole, reserved=True) == ClusterTarget(
-        "default", "i:1", queue="q", priority="high", reservation="r"
-    )
+    assert target_of(whole, reserved=True) == ClusterTarget(image="i:1", queue="q", priority="high", reservation="r")
     assert target_of(whole, reserved=False).reservation is None
 
 
 def test_the_location_of_a_cluster_is_in_its_name() -> None:
-    assert ClusterTarget("default", "i:1", cluster=CLUSTER).location == "us-east5"
-    assert ClusterTarget("default", "i:1", context="c").location is None
+    assert ClusterTarget(namespace="default", image="i:1", cluster=CLUSTER).location == "us-east5"
+    assert ClusterTarget(namespace="default", image="i:1", context="c").location is None
 
 
 def test_a_job_on_a_cluster_may_be_shorter_than_one_that_waits_for_a_vm() -> None:

@@ -259,12 +259,6 @@ def path_of(kind: str, namespace: str, name: str = "", *, kueue: str = KUEUE[0])
     return f"{group}{place}/{kind}{'/' + quote(name, safe='') if name else ''}"
 
 
-def read_log(response: httpx2.Response, server: str) -> Iterator[bytes]:
-    """Yield the bytes of a log as they arrive, to the end of the connection. Raises CloudUnavailable."""
-    with translated(server):
-        yield from response.iter_bytes()
-
-
 def _parsed(content: bytes, server: str) -> dict[str, Any]:
     try:
         found = json.loads(content)

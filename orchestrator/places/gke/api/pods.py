@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import CloudUnavailable, Vanished
 from orchestrator.hosts.fleet.crew import FoundAttempt, found_attempts
 from orchestrator.places.gke.api import views
-from orchestrator.places.gke.api.kube_api import KubeApi, NotFound, path_of, read_log
+from orchestrator.places.gke.api.kube_api import KubeApi, NotFound, path_of, translated
 from orchestrator.places.gke.objects.manifest import REQUEST
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.promise.lease.lease import SliceName
@@ -85,7 +85,8 @@ class PodLog:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from read_log(self._response, self._server)
+            with translated(self._server):
+                yield from self._response.iter_bytes()
         except Exception as error:
             if self._closed:  # from another thread
                 raise CloudUnavailable("the log was closed") from error

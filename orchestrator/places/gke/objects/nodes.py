@@ -60,7 +60,7 @@ def placement(of: GkeSlice, capacity: Capacity, *, job_s: float) -> Placement:
     if key == gke.QUEUED_LABEL:
         annotations[RUN_LIMIT] = str(min(int(job_s), LONGEST_FLEX_S))
     if capacity.reservation is not None:
-        found = _RESERVATION.fullmatch(capacity.reservation)
+        found = re.fullmatch(gke.RESERVATION, capacity.reservation)
         assert found is not None, "the rules of the job file have checked it"
         # Not reservation-affinity: with a name it is `specific` anyway, and pools that were made without it lack the label.
         parts = zip(gke.RESERVATION_LABELS, found.groups(), strict=True)
@@ -74,8 +74,6 @@ _LABELS = {
     (Provisioning.FLEX_START, False): gke.FLEX_START_LABEL,
     (Provisioning.FLEX_START, True): gke.QUEUED_LABEL,
 }
-_PARTS = "(?:/reservationBlocks/([^/]+)(?:/reservationSubBlocks/([^/]+))?)?"
-_RESERVATION = re.compile(f"(?:projects/([^/]+)/reservations/)?([^/]+){_PARTS}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ def test_nodes_that_are_asked_for_together_have_a_time_limit_of_seven_days_at_mo
 
 @pytest.mark.parametrize(("reservation", "parts"), [
     ("r1", {"name": "r1"}), ("r1/reservationBlocks/b1", {"name": "r1", "blocks": "b1"}),
-    ("projects/p/reservations/r1", {"project": "p", "name": "r1"}),
+    ("projects/my-p/reservations/r1", {"project": "my-p", "name": "r1"}),
 ])  # fmt: skip
 def test_a_reservation_may_be_named_without_its_project_and_its_blocks(reservation: str, parts: dict[str, str]) -> None:
     pod = pod_of(jobset_of(job(capacity=Capacity(Provisioning.RESERVED, reservation=reservation))))
