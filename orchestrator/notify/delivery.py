@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -23,6 +22,7 @@ from orchestrator.errors import TpujobError
 from orchestrator.notify.messages import HEADERS, Message, payload, variables
 from orchestrator.notify.receivers import Receiver
 from orchestrator.places.google.fetch import connection_to, translated
+from orchestrator.system import commands
 from orchestrator.text.redaction import Redactor
 from orchestrator.text.terminal import clean
 
@@ -97,23 +97,14 @@ def _pause_s(after: str | None) -> float | None:
 
 
 def _call(receiver: Receiver, body: bytes, variables: Mapping[str, str]) -> Delivery:
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", str(receiver.command)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd=Path.home(),
-        env={**os.environ, **variables},
-        start_new_session=True,  # it is ended with all that it has started
-    )
+    argv, environ = ["/bin/sh", "-c", str(receiver.command)], {**os.environ, **variables}
     try:
-        _, err = process.communicate(body, COMMAND_S)
+        rc, _, err = commands.run(
+            argv, within_s=COMMAND_S, env=environ, stdin=body, stdout=subprocess.DEVNULL, cwd=Path.home()
+        )
     except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
         return Delivery(False, f"the command of `notify:` did not end within {COMMAND_S:.0f} s")
-    if process.returncode == 0:
+    if rc == 0:
         return Delivery(True, "the command of `notify:` succeeded")
     last = clean(err[-MOST_REPLY_BYTES:]).strip().rpartition("\n")[2]
-    return Delivery(False, f"the command of `notify:` ended with {process.returncode}{f': {last}' if last else ''}")
+    return Delivery(False, f"the command of `notify:` ended with {rc}{f': {last}' if last else ''}")

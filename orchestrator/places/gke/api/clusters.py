@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import threading
 from collections.abc import Generator, Iterator, Mapping
@@ -27,6 +26,7 @@ from orchestrator.places.gke.api.kube_api import KubeApi, connect
 from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.fetch import api_call
 from orchestrator.promise.lease.cloud_api import Bearer
+from orchestrator.system import commands
 from orchestrator.system.lazy import Later
 
 if TYPE_CHECKING:
@@ -88,33 +88,18 @@ class PluginToken:
     def _run(self) -> tuple[int, bytes, bytes]:
         name = self._asked.command
         command = str(self._directory / name) if "/" in name else name
+        # It may be asked by the guardian, or by many threads at once.
         about = {"kind": "ExecCredential", "apiVersion": self._asked.apiVersion, "spec": {"interactive": False}}
         environ = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(about)}
         environ |= {each.name: each.value for each in self._asked.env or ()}
         try:
-            process = subprocess.Popen(
-                [command, *(self._asked.args or ())],
-                env=environ,
-                stdin=subprocess.DEVNULL,  # it may be asked by the guardian, or by many threads at once
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # what it starts itself is ended with it
-            )
+            return commands.run([command, *(self._asked.args or ())], within_s=PLUGIN_S, env=environ)
         except OSError as error:
             why = f"{name}, which signs in to the cluster, cannot be started: {error.strerror or error}"
             raise AuthError(why, hint=self._asked.installHint or TRY_IT) from error
-        try:
-            output, complaint = process.communicate(timeout=PLUGIN_S)
         except subprocess.TimeoutExpired as error:
-            raise CloudUnavailable(
-                f"{name}, which signs in to the cluster, did not end within {PLUGIN_S:.0f} s", hint=TRY_IT
-            ) from error
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            with process:  # reaps it, and closes its pipes
-                pass
-        return process.returncode, output, complaint
+            why = f"{name}, which signs in to the cluster, did not end within {PLUGIN_S:.0f} s"
+            raise CloudUnavailable(why, hint=TRY_IT) from error
 
 
 _ADDRESS = re.compile(r"https?://[^/]", re.IGNORECASE)

@@ -123,14 +123,8 @@ class KubeApi:
     def may(self, namespace: str, verb: str, kind: str) -> bool:
         """Return whether this user may do this to objects of a kind, such as `pods/log`, in a namespace."""
         resource, _, part = kind.partition("/")
-        group = path_of(resource, "").split("/")[2:-2]
-        about = {
-            "namespace": namespace,
-            "verb": verb,
-            "group": "".join(group),
-            "resource": resource,
-            "subresource": part,
-        }
+        group = "".join(path_of(resource, "").split("/")[2:-2])
+        about = {"namespace": namespace, "verb": verb, "group": group, "resource": resource, "subresource": part}
         body = {"kind": "SelfSubjectAccessReview", "apiVersion": REVIEWS, "spec": {"resourceAttributes": about}}
         found = self.post(f"/apis/{REVIEWS}/selfsubjectaccessreviews", body).get("status")
         return isinstance(found, dict) and found.get("allowed") is True
