@@ -29,19 +29,17 @@ _NOT_ON_A_CLUSTER: dict[Path, str] = {
 
 def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield what is wrong with a job file because it runs on a cluster. Its values may still be of wrong types."""
-    tpu = data.get("tpu")
-    tpu = tpu if isinstance(tpu, Mapping) else {}
-    section = data.get("gke")
-    if isinstance(section, Mapping):
-        yield from section_problems(section)
+    tpu, section, train = (
+        {**each} if isinstance(each := data.get(key), Mapping) else {} for key in ("tpu", "gke", "train")
+    )
+    yield from section_problems(section)
     for path, why in _NOT_ON_A_CLUSTER.items():
         if _is_set(data, path):
             yield path, f"{why}; remove it"
     if data.get("on_preemption") == "restart" and data.get("bucket") is None:
         why = "on a cluster goes on from what the pods saved to the bucket of the job; name a `bucket:`, or remove this"
         yield ("on_preemption",), why
-    train = data.get("train")
-    if isinstance(train, Mapping) and train.get("entry") is None:
+    if isinstance(data.get("train"), Mapping) and train.get("entry") is None:
         yield from _built_in(train, tpu, has_bucket=data.get("bucket") is not None)
     alternatives = tpu.get("any_of")
     if isinstance(alternatives, list) and len(alternatives) > 1:
@@ -52,8 +50,8 @@ def problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         if only.get(key) not in (None, False, []):
             yield ("tpu", "any_of", 0, key), f"{_NOT_ON_A_CLUSTER[('tpu', key)]}; remove it"
     at: Path = ("tpu", "any_of", 0) if only.keys() & {"provisioning", "spot", "queue"} else ("tpu",)
-    yield from _capacity({**tpu, **only}, section if isinstance(section, Mapping) else {}, at)
-    yield from tpu_problems(tpu, train if isinstance(train, Mapping) else {}, gke=True)
+    yield from _capacity({**tpu, **only}, section, at)
+    yield from tpu_problems(tpu, train, gke=True)
 
 
 def _built_in(train: Mapping[str, Any], tpu: Mapping[str, Any], *, has_bucket: bool) -> Iterator[tuple[Path, str]]:
