@@ -18,7 +18,7 @@ from typing import Any
 from tests.cluster import fixture
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.agent import Agent
-from tests.cluster.plane.control_plane import ADMIN, ControlPlane
+from tests.cluster.plane.control_plane import ControlPlane
 from tests.cluster.versions import cache, missing
 
 USER = "tpujob-user"
@@ -82,14 +82,13 @@ async def _run(plane: ControlPlane, began: float, while_pid: int | None) -> None
     def ready(gate: int, port: int) -> None:
         url, took_s = f"https://127.0.0.1:{gate}", time.monotonic() - began
         user = plane.kubeconfig(plane.directory / "kubeconfig", USER, [fixture.GROUP], url, fixture.NAMESPACE)
-        admin = plane.kubeconfig(plane.directory / "admin.kubeconfig", ADMIN)
-        said = {"kubeconfig": str(user), "admin": str(admin), "agent": port, "started_in_s": took_s, "pid": os.getpid()}
+        said = {"kubeconfig": str(user), "agent": port}
         draft = plane.directory / "cluster.draft"
         draft.write_text(json.dumps(said))
         draft.replace(plane.directory / "cluster.json")  # complete once it has its name
         print(f"ready in {took_s:.1f} s; logs in {plane.children.logs}\nexport KUBECONFIG={user}", flush=True)
         print(
-            f"namespace {fixture.NAMESPACE}, queue {fixture.QUEUE}; faults and meter: http://127.0.0.1:{port}",
+            f"namespace {fixture.NAMESPACE}, queue {fixture.QUEUE}; faults: http://127.0.0.1:{port}",
             flush=True,
         )
 

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import yaml
 from tests import ROOT
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.nodes import OF_NAMESPACE
+from tests.cluster.kubectl import kubectl
 from tests.cluster.versions import cache, missing
 from tests.waiting import HANG_S, until
 
@@ -47,15 +47,14 @@ def install(plane: ControlPlane) -> None:
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": GROUP}],
     }
-    plane.apply(_object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", GROUP) | binding)
+    made = [_object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", GROUP) | binding]
     for accelerator in ACCELERATORS:
         labels = {"nodeLabels": {"cloud.google.com/gke-tpu-accelerator": accelerator}}
         tolerations = {"tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]}
-        plane.apply(_object(KUEUE, "ResourceFlavor", accelerator) | {"spec": labels | tolerations})
+        made.append(_object(KUEUE, "ResourceFlavor", accelerator) | {"spec": labels | tolerations})
     for name, value in PRIORITIES.items():
-        plane.apply(_object(KUEUE, "WorkloadPriorityClass", name) | {"value": value, "description": f"{name} priority"})
-    for document in queues(NAMESPACE, QUOTA):
-        plane.apply(document)
+        made.append(_object(KUEUE, "WorkloadPriorityClass", name) | {"value": value, "description": f"{name} priority"})
+    plane.create([*made, *queues(NAMESPACE, QUOTA)])
 
 
 def queues(namespace: str, chips: int) -> tuple[dict[str, Any], ...]:
@@ -92,30 +91,15 @@ class Faults:
     _gate: int
 
     def play(self, kind: str, **said: Any) -> None:
-        request(self._agent, "POST", "/faults", {"kind": kind, **said})
+        post(self._agent, "/faults", kind=kind, **said)
 
     def way(self, way: str) -> None:
         """Of this test's user to the API server: `open`, `closed` or `silent`."""
         self.play("way", gate=self._gate, way=way)
 
     def supply(self, namespace: str, **settings: float) -> None:
-        """`boot_s`: how long nodes take to come; `idle_s`: how long they stay once idle; `none_left`: none can be had."""
+        """`idle_s`: how long nodes stay once idle; `none_left`: none can be had."""
         self.play("supply", namespace=namespace, **settings)
-
-
-@dataclass
-class Meter:
-    """The bill of the nodes."""
-
-    _agent: str
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return every node so far: node, pool, shape, namespace, began_at, ended_at (None: it bills), why, seconds."""
-        return list(request(self._agent, "GET", "/meter"))
-
-    def of(self, nodes: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the rows of these nodes."""
-        return [row for row in self.rows() if row["node"] in nodes]
 
 
 @dataclass
@@ -133,17 +117,9 @@ class Cluster:
     def faults(self) -> Faults:
         return Faults(self._agent, self._gate)
 
-    @property
-    def meter(self) -> Meter:
-        return Meter(self._agent)
-
     def kubectl(self, *words: str, given: Any = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run kubectl, with `given` as YAML on its stdin. AssertionError with what it said if it fails and `check` is set."""
-        text = None if given is None else yaml.safe_dump_all(given if isinstance(given, list | tuple) else [given])
-        line = ["kubectl", f"--kubeconfig={self.kubeconfig}", *words]
-        done = subprocess.run(line, input=text, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or not check, f"kubectl {' '.join(words)}: {done.stderr}"
-        return done
+        """Run kubectl as the user."""
+        return kubectl(self.kubeconfig, *words, given=given, check=check)
 
     def get(self, *words: str) -> Any:
         """Return what `kubectl get … -o json` prints; of a list, its items. None: not found."""
@@ -153,6 +129,10 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
         return found["items"] if found["kind"] == "List" else found
+
+    def nodes(self, namespace: str) -> list[dict[str, Any]]:
+        """Return the nodes that were made for pods of a namespace: they bill while they are there."""
+        return list(self.get("nodes", "-l", f"{OF_NAMESPACE}={namespace}"))
 
     def logs(self, pod: dict[str, Any], *words: str) -> str:
         return self.kubectl("logs", pod["metadata"]["name"], "-n", pod["metadata"]["namespace"], *words).stdout
@@ -208,15 +188,11 @@ class Cluster:
         return "\n".join(found)
 
 
-def request(agent: str, method: str, path: str, body: Any = None) -> Any:
-    """Ask the agent. RuntimeError with its words if it refuses."""
-    data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(agent + path, data, {"Content-Type": "application/json"}, method=method)
-    try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=HANG_S) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as refused:
-        raise RuntimeError(refused.read().decode()) from None
+def post(agent: str, path: str, **body: Any) -> Any:
+    """Ask the agent. HTTPError if it cannot; its log says why."""
+    asked = urllib.request.Request(agent + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=HANG_S) as answer:
+        return json.load(answer)
 
 
 @dataclass(frozen=True)
@@ -229,7 +205,7 @@ class Started:
 
     def for_one_test(self, place: Path) -> Cluster:
         """Return it with a way to its API server that no other test has, and a kubeconfig for it."""
-        gate = int(request(self.agent, "POST", "/gates")["gate"])
+        gate = int(post(self.agent, "/gates")["gate"])
         config = yaml.safe_load(self.kubeconfig.read_text())
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{gate}"
         return Cluster(_written(place / "kubeconfig", config), self.directory, self.agent, gate)

@@ -126,6 +126,5 @@ def gke(shared_cluster: Started, cluster: Cluster, tmp_path: Path) -> Iterator[G
     way = shared_cluster.for_one_test(of_way)
     env = {**sandbox(directory), "KUBECONFIG": str(way.kubeconfig), "PATH": os.environ["PATH"]}
     started = Gke(directory, env, cluster=cluster, way=way, space=cluster.namespace())
-    cluster.faults.supply(started.space, boot_s=0)
     yield started
     kill_all(started.local())

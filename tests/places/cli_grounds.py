@@ -234,8 +234,7 @@ class ControlPlane(CliGround):
 
     def until_it_ends_by_itself(self) -> None:
         self.cli.cluster.faults.supply(self.cli.space, idle_s=0)
-        of_us = lambda: [row for row in self.cli.cluster.meter.rows() if row["namespace"] == self.cli.space]  # noqa: E731
-        until(of_us, "the end of the bill", lambda rows: all(row["ended_at"] for row in rows))
+        until(lambda: not self.cli.cluster.nodes(self.cli.space), "the end of the bill")
 
     def published(self) -> str:
         return json.dumps(self.cli.cluster.get("jobsets,jobs,pods,configmaps", "-n", self.cli.space))

@@ -9,20 +9,20 @@ from tests.cluster.agent.api import Api
 from tests.cluster.agent.faults import Faults, Gate, Way
 from tests.cluster.agent.kubelet import Kubelet, pick_base
 from tests.cluster.agent.kubelet_server import KubeletServer
-from tests.cluster.agent.nodes import Meter, Nodes, Pools
+from tests.cluster.agent.nodes import Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
 
 LOOK_S = 0.5
 
 
 class Agent:
-    """Nodes, pods, faults and the meter of one cluster."""
+    """Nodes, pods and faults of one cluster."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane, base = plane, pick_base()
-        self._api, self._meter, self._gates = Api(plane.url, plane.admin_tls()), Meter(), dict[int, Gate]()
+        self._api, self._gates = Api(plane.url, plane.admin_tls()), dict[int, Gate]()
         self._server = KubeletServer(plane.authority)
-        self._nodes = Nodes(self._api, self._meter, base, self._server.open)
+        self._nodes = Nodes(self._api, base, self._server.listen)
         self._pools = Pools(self._api, self._nodes)
         self._kubelet = self._server.kubelet = Kubelet(self._api, plane.directory / "pods", base, self._nodes)
         self._faults = Faults(plane, self._kubelet, self._server, self._nodes, self._pools, self._gates)
@@ -30,14 +30,13 @@ class Agent:
     async def run(self, ready: Callable[[int, int], None], until: asyncio.Event) -> None:
         """Serve until the event. `ready` gets the ports of a gate and of the agent. Raises what a part of it ended with."""
         app = web.Application()
-        app.router.add_get("/meter", self._bills)
         app.router.add_post("/faults", self._fault)
         app.router.add_post("/gates", self._gate)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         pods = self._kubelet.pods.values
-        parts = [self._kubelet.watch(), self._nodes.beat(), self._nodes.mend(), self._pools.scale(pods), self._check()]
+        parts = [self._kubelet.watch(), self._nodes.beat(), self._pools.scale(pods), self._check()]
         tasks = [asyncio.create_task(part) for part in parts]
         ready((await self._new_gate()).port, runner.addresses[0][1])
         stopped = asyncio.create_task(until.wait())
@@ -58,14 +57,8 @@ class Agent:
             self._plane.children.check()
             await asyncio.sleep(LOOK_S)
 
-    async def _bills(self, _: web.Request) -> web.Response:
-        return web.json_response(self._meter.rows())
-
     async def _fault(self, request: web.Request) -> web.Response:
-        try:
-            await self._faults.play(**await request.json())
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            return web.Response(status=400, text=repr(error))
+        await self._faults.play(**await request.json())
         return web.json_response({})
 
     async def _gate(self, _: web.Request) -> web.Response:

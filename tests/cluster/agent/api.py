@@ -26,41 +26,20 @@ class Api:
     """One connection pool. What cannot be asked is asked again; what is refused raises Refused."""
 
     def __init__(self, url: str, tls: ssl.SSLContext) -> None:
-        connector = aiohttp.TCPConnector(ssl=tls, limit=0)
-        self._url, self._session = (
-            url,
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)),
-        )
+        connector, never = aiohttp.TCPConnector(ssl=tls, limit=0), aiohttp.ClientTimeout(total=None)
+        self._session = aiohttp.ClientSession(url, connector=connector, timeout=never)
 
     async def close(self) -> None:
         await self._session.close()
 
-    async def get(self, path: str) -> Object:
-        return await self.call("GET", path)
-
-    async def create(self, path: str, body: Object) -> Object:
-        return await self.call("POST", path, body)
-
-    async def patch_status(self, path: str, status: Object) -> Object:
-        return await self.call("PATCH", f"{path}/status", {"status": status}, "application/merge-patch+json")
-
-    async def patch(self, path: str, body: Object) -> Object:
-        return await self.call("PATCH", path, body, "application/merge-patch+json")
-
-    async def delete(self, path: str, body: Object | None = None) -> Object:
-        return await self.call("DELETE", path, body)
-
-    async def call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
+    async def call(self, method: str, path: str, body: Object | None = None) -> Object:
+        """Make a call. What is patched is merged strategically."""
         data = None if body is None else json.dumps(body)
+        headers = {"Content-Type": f"application/{'strategic-merge-patch+' * (method == 'PATCH')}json"}
+        limit = aiohttp.ClientTimeout(total=30)
         for tries_left in reversed(range(TRIES)):
             try:
-                async with self._session.request(
-                    method,
-                    self._url + path,
-                    data=data,
-                    headers={"Content-Type": kind},
-                    timeout=aiohttp.ClientTimeout(total=30),
-                ) as answer:
+                async with self._session.request(method, path, data=data, headers=headers, timeout=limit) as answer:
                     text = await answer.text()
                     if answer.status < 300:
                         return json.loads(text)  # type: ignore[no-any-return]
@@ -80,17 +59,13 @@ class Api:
         known: dict[str, Object] = {}
         while True:
             try:
-                listed = await self.get(path)
+                listed = await self.call("GET", path)
                 now = {each["metadata"]["uid"]: each for each in listed["items"]}
                 for uid in [uid for uid in known if uid not in now]:
                     yield "DELETED", known.pop(uid)
                 for uid, each in now.items():
-                    if (
-                        known.get(uid, {}).get("metadata", {}).get("resourceVersion")
-                        != each["metadata"]["resourceVersion"]
-                    ):
-                        known[uid] = each
-                        yield "ADDED", each
+                    known[uid] = each
+                    yield "ADDED", each
                 async for kind, each in self._changes(path, listed["metadata"]["resourceVersion"]):
                     known[each["metadata"]["uid"]] = each
                     if kind == "DELETED":
@@ -100,10 +75,8 @@ class Api:
                 await asyncio.sleep(AGAIN_S)
 
     async def _changes(self, path: str, version: str) -> AsyncIterator[tuple[str, Object]]:
-        mark = "&" if "?" in path else "?"
-        async with self._session.get(
-            f"{self._url}{path}{mark}watch=1&resourceVersion={version}", read_bufsize=2**24
-        ) as answer:
+        asked = {"watch": "1", "resourceVersion": version}
+        async with self._session.get(path, params=asked, read_bufsize=2**24) as answer:
             if answer.status != 200:
                 raise Refused(answer.status, await answer.text())
             async for line in answer.content:
@@ -112,33 +85,24 @@ class Api:
                     raise Refused(event["object"].get("code", 500), event["object"].get("message", ""))
                 yield event["type"], event["object"]
 
-    async def event(
-        self, about: Object, reason: str, message: str, warning: bool = False, source: str = "kubelet"
-    ) -> None:
-        """Record an event about a pod or a node, as `kubectl describe` shows it."""
-        meta, now = about["metadata"], timestamp()
-        namespace = meta.get("namespace", "default")
-        involved = {
-            "kind": about.get("kind", "Pod"),
-            "namespace": meta.get("namespace", ""),
-            "name": meta["name"],
-            "uid": meta["uid"],
-        }
+    async def event(self, pod: Object, reason: str, message: str) -> None:
+        """Record a warning about a pod, as `kubectl describe` shows it."""
+        now, about = timestamp(), {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
         body = {
-            "metadata": {"generateName": f"{meta['name']}.", "namespace": namespace},
-            "involvedObject": {"apiVersion": "v1", **{key: value for key, value in involved.items() if value}},
-            "reason": reason, "message": message, "type": "Warning" if warning else "Normal",
-            "source": {"component": source}, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+            "metadata": {"generateName": f"{about['name']}."},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", **about},
+            "reason": reason, "message": message, "type": "Warning",
+            "firstTimestamp": now, "lastTimestamp": now, "count": 1,
         }  # fmt: skip
         try:
-            await self.create(f"/api/v1/namespaces/{namespace}/events", body)
+            await self.call("POST", f"/api/v1/namespaces/{about['namespace']}/events", body)
         except Refused:  # the namespace is being deleted
             return
 
 
-def timestamp(at: datetime.datetime | None = None) -> str:
-    """Return a time as Kubernetes writes it: whole seconds."""
-    return (at or datetime.datetime.now(datetime.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+def timestamp() -> str:
+    """Return the time as Kubernetes writes it: whole seconds."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def place_of(pod: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The log of a container as containerd writes it and the kubelet reads it.
 
 Each line has the time of its end in nanoseconds. A line of more than 16 KiB is stored in parts, each with its own time; it is
-served as one line with the time of its first part. A file that is full is rotated away: the kubelet serves the newest file.
+served as one line with the time of its first part. A file may be rotated away: the kubelet serves the newest file.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 PART_BYTES = 16384
-ROTATED_AT_BYTES = 10 * 2**20  # containerLogMaxSize of the kubelet
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +23,8 @@ class Entry:
 class ContainerLog:
     """What one container printed, stdout and stderr as they came."""
 
-    def __init__(self, rotated_at_bytes: int = ROTATED_AT_BYTES) -> None:
-        self.rotated_at_bytes = rotated_at_bytes
+    def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._size_bytes, self._file = 0, 0
         self._ended, self._changed = False, asyncio.Event()
         self._last_ns = 0
 
@@ -35,39 +32,27 @@ class ContainerLog:
         """Append a line without its newline, or a part of one."""
         self._last_ns = max(time.time_ns(), self._last_ns + 1)
         self._entries.append(Entry(self._last_ns, data, ends_line))
-        self._size_bytes += len(data) + 45
-        if self._size_bytes > self.rotated_at_bytes:
-            self.rotate()
         self._tell()
 
     def rotate(self) -> None:
         """Begin a new file; what was written so far cannot be read any more, except by who follows already."""
-        self._entries, self._size_bytes, self._file = [], 0, self._file + 1
+        self._entries = []
         self._tell()
 
     def end(self) -> None:
         self._ended = True
         self._tell()
 
-    def last(self, lines: int) -> bytes:
-        return b"".join(entry.data + b"\n" * entry.ends_line for entry in self._entries[-lines:])
-
-    async def read(
-        self, follow: bool = False, timestamps: bool = False, since_ns: int | None = None, tail: int | None = None
-    ) -> AsyncIterator[bytes]:
+    async def read(self, follow: bool, timestamps: bool, since_ns: int | None) -> AsyncIterator[bytes]:
         """Yield it as the kubelet serves it; with `follow`, until the container ends."""
-        entries, at_start = self._entries, True
-        position = (
-            0 if tail is None else max(0, len(entries) - tail)
-        )  # parts of long lines count, as the kubelet counts
+        entries, at_start, position = self._entries, True, 0
         while True:
             if position < len(entries):
                 entry = entries[position]
                 position += 1
                 head = _written(entry.at_ns) + b" " if timestamps and at_start else b""
-                at_start = (
-                    entry.ends_line
-                )  # also of what is left out: the rest of a long line then comes without a time
+                # Also of what is left out: the rest of a long line then comes without a time.
+                at_start = entry.ends_line
                 if since_ns is not None and entry.at_ns < since_ns:
                     continue
                 yield head + entry.data + (b"\n" if entry.ends_line else b"")

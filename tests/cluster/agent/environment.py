@@ -6,7 +6,7 @@ import functools
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ class NotThere(Exception):
 
 
 async def prepare(api: Api, pod: Object, directory: Path) -> list[Mount]:
-    """Return the mounts of the pod's container. Raises NotThere."""
+    """Return the mounts of the pod's container, but for the token of its account, which none here uses. Raises NotThere."""
     spec, places = pod["spec"], dict[str, Mount]()
-    for volume in spec.get("volumes") or ():
+    for volume in (each for each in spec["volumes"] if "projected" not in each):
         places[volume["name"]] = await _volume(api, pod, volume, directory / "volumes" / volume["name"])
     mounts = []
-    for wanted in spec["containers"][0].get("volumeMounts") or ():
+    for wanted in (each for each in spec["containers"][0]["volumeMounts"] if each["name"] in places):
         made = places[wanted["name"]]
         mounts.append(replace(made, target=wanted["mountPath"], read_only=made.read_only or "readOnly" in wanted))
     return mounts
@@ -40,45 +40,29 @@ async def _volume(api: Api, pod: Object, volume: Object, place: Path) -> Mount:
         place.mkdir(parents=True, exist_ok=True)
         place.chmod(0o777)
         return Mount("", place)
-    files: dict[str, bytes] = {}
-    for source in volume["projected"]["sources"] if "projected" in volume else [volume]:
-        files |= await _files(api, pod, source)
-    _fill(place, files)
+    _fill(place, await _files(api, pod, volume))
     return Mount("", place, read_only=True)
 
 
 def _fill(place: Path, files: dict[str, bytes]) -> None:
     """Write files as the kubelet does: in a directory that `..data` points to, with a link for each."""
     data = place / "..2026_01_01"
+    data.mkdir(parents=True)
+    (place / "..data").symlink_to(data.name)
     for name, content in files.items():
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(content)
-    data.mkdir(parents=True, exist_ok=True)
-    for link, target in {
-        "..data": data.name,
-        **{name.split("/")[0]: f"..data/{name.split('/')[0]}" for name in files},
-    }.items():
-        if not (place / link).is_symlink():
-            (place / link).symlink_to(target)
+        (place / name).symlink_to(f"..data/{name}")
 
 
 async def _files(api: Api, pod: Object, source: Object) -> dict[str, bytes]:
-    """Return what a volume, a part of one or an `envFrom` entry has, by name. Raises NotThere."""
-    if token := source.get("serviceAccountToken"):
-        meta, account = pod["metadata"], pod["spec"].get("serviceAccountName", "default")
-        bound = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
-        path = f"/api/v1/namespaces/{meta['namespace']}/serviceaccounts/{account}/token"
-        made = await api.create(path, {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}})
-        return {token["path"]: made["status"]["token"].encode()}
-    if asked := source.get("downwardAPI"):
-        return {item["path"]: field(pod, item["fieldRef"]["fieldPath"]).encode() for item in asked["items"]}
+    """Return what a volume or an `envFrom` entry has, by name. Raises NotThere."""
     kind = next((kind for kind in ("configMap", "secret") if kind in source or f"{kind}Ref" in source), None)
     if kind is None:
         raise NotThere(f"the node agent of the tests has no {', '.join(key for key in source if key != 'name')}")
     asked = source.get(kind) or source[f"{kind}Ref"]
     name = asked.get("name") or asked["secretName"]
     try:
-        found = await api.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/{kind.lower()}s/{name}")
+        found = await api.call("GET", f"/api/v1/namespaces/{pod['metadata']['namespace']}/{kind.lower()}s/{name}")
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -86,8 +70,7 @@ async def _files(api: Api, pod: Object, source: Object) -> dict[str, bytes]:
     data, encoded = found.get("data") or {}, found.get("binaryData") or {}
     plain, encoded = ({}, data) if kind == "secret" else (data, encoded)
     files = {each: text.encode() for each, text in plain.items()}
-    files |= {each: base64.b64decode(text) for each, text in encoded.items()}
-    return {item["path"]: files[item["key"]] for item in asked["items"]} if asked.get("items") else files
+    return files | {each: base64.b64decode(text) for each, text in encoded.items()}
 
 
 def field(pod: Object, path: str) -> str:
@@ -146,53 +129,18 @@ def line(pod: Object, address: str) -> str:
     return f"{address} {short} {inner} {inner}.svc {inner}.svc.cluster.local\n"
 
 
-INDEX, JOB = "batch.kubernetes.io/job-completion-index", "batch.kubernetes.io/job-name"
-
-
 async def variables(api: Api, pod: Object, image: Image) -> dict[str, str]:
     """Return them all. Raises NotThere where a Secret or a ConfigMap is missing."""
     container = pod["spec"]["containers"][0]
-    found = {"HOME": "/root", "HOSTNAME": hostname(pod), **image.env, **await _of_gke(api, pod)}
+    found = {"HOME": "/root", "HOSTNAME": hostname(pod), **image.env}
     for source in container.get("envFrom") or ():
-        files = await _files(api, pod, source)
-        found |= {source.get("prefix", "") + name: content.decode() for name, content in files.items()}
+        found |= {name: content.decode() for name, content in (await _files(api, pod, source)).items()}
     for each in container.get("env") or ():
-        found[each["name"]] = _value(pod, each, found)
+        found[each["name"]] = (
+            each["value"] if "value" in each else field(pod, each["valueFrom"]["fieldRef"]["fieldPath"])
+        )
     return found
 
 
 def hostname(pod: Object) -> str:
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
-
-
-def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` as Kubernetes does: an unknown name stays, `$$` is a dollar sign."""
-
-    def value(found: re.Match[str]) -> str:
-        return "$" if found[0] == "$$" else env.get(found[1], found[0])
-
-    return re.sub(r"\$\$|\$\(([A-Za-z0-9_.-]+)\)", value, text)
-
-
-def _value(pod: Object, asked: Object, env: Mapping[str, str]) -> str:
-    source = asked.get("valueFrom")
-    if source is None:
-        return expand(asked.get("value", ""), env)
-    if "fieldRef" not in source:
-        raise NotThere(f"the node agent of the tests has no {', '.join(source)}")
-    return field(pod, source["fieldRef"]["fieldPath"])
-
-
-async def _of_gke(api: Api, pod: Object) -> dict[str, str]:
-    """Return what GKE injects into pods of an indexed Job with a subdomain, more than one pod, and TPUs."""
-    meta, spec = pod["metadata"], pod["spec"]
-    index, job = ((meta.get(part) or {}).get(key) for part, key in (("annotations", INDEX), ("labels", JOB)))
-    has_tpu = "google.com/tpu" in (spec["containers"][0].get("resources", {}).get("limits") or {})
-    if index is None or job is None or not spec.get("subdomain") or not has_tpu:
-        return {}
-    found = await api.get(f"/apis/batch/v1/namespaces/{meta['namespace']}/jobs/{job}")
-    parallelism = found["spec"]["parallelism"]
-    if parallelism < 2:
-        return {}
-    names = ",".join(f"{job}-{number}.{spec['subdomain']}" for number in range(parallelism))
-    return {"TPU_WORKER_ID": index, "TPU_WORKER_HOSTNAMES": names}

@@ -91,7 +91,7 @@ class Faults:
     _gates: dict[int, Gate]
 
     async def play(self, kind: str, **said: Any) -> None:
-        """Play one. Raises AttributeError for an unknown kind, TypeError for unknown fields, KeyError for what is not there."""
+        """Play one."""
         await getattr(self, f"play_{kind}")(**said)
 
     async def play_evicted(self, namespace: str, pod: str) -> None:
@@ -104,27 +104,21 @@ class Faults:
         for pod in pods:
             pod.end(Verdict(SHUTDOWN_GRACE_S, "Terminated", SHUTDOWN, disruption=BY_KUBELET))
         await asyncio.gather(*(pod.task for pod in pods if pod.task is not None))
-        await self._nodes.remove(taken, "preempted")
-
-    async def play_node_lost(self, node: str) -> None:
-        """A VM hangs or loses its network: no heartbeats, no logs, no status. It bills on."""
-        lost = self._nodes[node]
-        lost.alive = False
-        await lost.close()
-        for pod in self._kubelet.of_node(node):
-            pod.end(Verdict(0, silent=True))
-            if pod.process is not None:
-                sandbox.kill(pod.process)
+        await self._nodes.remove(taken)
 
     async def play_node_removed(self, node: str) -> None:
         """A VM and its Node object go without a notice, as a repair does it."""
         gone = self._nodes[node]
-        await self.play_node_lost(node)
-        await self._nodes.remove(gone, "removed")
+        gone.alive = False
+        for pod in self._kubelet.of_node(node):
+            pod.end(Verdict(0, silent=True))
+            if pod.process is not None:
+                sandbox.kill(pod.process)
+        await self._nodes.remove(gone)
 
-    async def play_log_cut(self, namespace: str, pod: str = "*", after_bytes: int = 0, times: int = 1) -> None:
+    async def play_log_cut(self, namespace: str, after_bytes: int = 0, times: int = 1) -> None:
         """The next connections to these logs end in the middle."""
-        self._server.cuts.append(Cut(namespace, pod, after_bytes, times))
+        self._server.cuts.append(Cut(namespace, after_bytes, times))
 
     async def play_log_rotated(self, namespace: str, pod: str) -> None:
         """What the pod has printed so far can be read no more."""
@@ -140,7 +134,7 @@ class Faults:
 
     async def play_server_killed(self) -> None:
         """The API server dies, for all."""
-        self._plane.stop_server()
+        self._plane.children.kill("kube-apiserver")
 
     async def play_server_started(self) -> None:
         """It starts again."""

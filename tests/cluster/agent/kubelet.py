@@ -6,25 +6,22 @@ or a fault takes its node or evicts it. Left out: probes; init containers, sidec
 
 import asyncio
 import contextlib
-import datetime
 import random
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.cluster.agent import environment, sandbox
 from tests.cluster.agent.api import Api, Object, Refused, place_of, timestamp
 from tests.cluster.agent.container_log import ContainerLog, capture
-from tests.cluster.agent.nodes import Node, Nodes
+from tests.cluster.agent.nodes import Nodes
 
 AGAIN_S = 0.2
 MESSAGE_BYTES = 4096
 NOTE = "/dev/termination-log"
-STRATEGIC = "application/strategic-merge-patch+json"
 DEADLINE = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
-UNSUPPORTED = ("initContainers", "ephemeralContainers")
 
 
 @dataclass(frozen=True)
@@ -98,12 +95,11 @@ class Kubelet:
             ended = pod["status"].get("phase") in ("Succeeded", "Failed")
             self._addresses += 1
             high, low = divmod(self._addresses, 250)
-            own = f"127.{self._base}.{high % 250 + 1}.{low + 1}"
-            address = node.address if pod["spec"].get("hostNetwork") else own
+            address = f"127.{self._base}.{high % 250 + 1}.{low + 1}"
             verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
             running = self.running[uid] = Running(pod, address, self._directory / uid, verdict, ended=ended)
             if not ended:
-                running.task = asyncio.create_task(self._run(running, node))
+                running.task = asyncio.create_task(self._run(running))
         running.pod = pod
         if "deletionTimestamp" in pod["metadata"]:
             running.end(Verdict(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
@@ -124,21 +120,19 @@ class Kubelet:
 
     # -- the life of one pod -------------------------------------------------------------------------------------------
 
-    async def _run(self, running: Running, node: Node) -> None:
+    async def _run(self, running: Running) -> None:
         try:
-            await self._live(running, node)
+            await self._live(running)
         except Refused:  # the object is gone
             if running.process is not None:
                 sandbox.kill(running.process)
         except Exception as error:  # said where the tests look, instead of nowhere
-            await self._api.event(running.pod, "AgentFailed", repr(error), warning=True)
+            await self._api.event(running.pod, "AgentFailed", repr(error))
             raise
 
-    async def _live(self, running: Running, node: Node) -> None:
-        spec, began = running.pod["spec"], datetime.datetime.now(datetime.UTC)
-        await self._say(
-            running, "Pending", startTime=timestamp(began), hostIP=node.address, hostIPs=[{"ip": node.address}]
-        )
+    async def _live(self, running: Running) -> None:
+        spec = running.pod["spec"]
+        await self._say(running, "Pending", podIP=running.address, podIPs=[{"ip": running.address}])
         if (limit_s := spec.get("activeDeadlineSeconds")) is not None:
             grace_s = spec.get("terminationGracePeriodSeconds", 30)
             asyncio.get_running_loop().call_later(limit_s, running.end, Verdict(grace_s, *DEADLINE))
@@ -193,100 +187,68 @@ class Kubelet:
         """Confirm a deletion; finalizers may keep the object."""
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": running.pod["metadata"]["uid"]}}
         with contextlib.suppress(Refused):
-            await self._api.delete(place_of(running.pod), body)
+            await self._api.call("DELETE", place_of(running.pod), body)
 
     def _terminated(self, running: Running, code: int, started: str) -> Object:
-        container = running.pod["spec"]["containers"][0]
         with (running.directory / "note").open("rb") as note:
             message = note.read(MESSAGE_BYTES).decode(errors="replace")
-        if not message and code and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-            message = running.log.last(80)[-2048:].decode(errors="replace")
-        end = {
-            "exitCode": code,
-            "reason": "Completed" if code == 0 else "Error",
-            "startedAt": started,
-            "finishedAt": timestamp(),
-        }
-        return end | ({"message": message} if message else {})
+        reason, ended = "Completed" if code == 0 else "Error", timestamp()
+        return {"exitCode": code, "reason": reason, "message": message, "startedAt": started, "finishedAt": ended}
 
     # -- before it starts ----------------------------------------------------------------------------------------------
 
     async def _prepare(self, running: Running) -> sandbox.Container:
         """Return the container once its image and volumes are there, which may be never."""
-        pod, spec = running.pod, running.pod["spec"]
+        pod, spec = {**running.pod, "status": {"podIP": running.address}}, running.pod["spec"]
         container = spec["containers"][0]
-        for key in UNSUPPORTED:
-            if spec.get(key) or len(spec["containers"]) > 1 or spec["restartPolicy"] != "Never":
-                await self._wait(
-                    running, "CreateContainerConfigError", "the node agent of the tests runs one container, once"
-                )
-                await asyncio.Future()
-        while (image := environment.image(container["image"])) is None:
-            name = container["image"]
-            missing = f'Failed to pull image "{name}": rpc error: code = NotFound desc = failed to resolve "{name}": not found'
-            if running.waiting == "ContainerCreating":
-                await self._wait(running, "ErrImagePull", missing, "Failed")
-            else:
-                await self._wait(
-                    running, "ImagePullBackOff", f'Back-off pulling image "{name}": ErrImagePull: {missing}', "BackOff"
-                )
-            await asyncio.sleep(AGAIN_S)
+        name = container["image"]
+        if spec.get("initContainers") or len(spec["containers"]) > 1 or spec["restartPolicy"] != "Never":
+            said = "the node agent of the tests runs one container, once"
+            await self._wait(running, "CreateContainerConfigError", said)
+        if (image := environment.image(name)) is None:
+            said = f'Failed to pull image "{name}": rpc error: code = NotFound desc = failed to resolve "{name}": not found'
+            await self._wait(running, "ImagePullBackOff", f'Back-off pulling image "{name}": ErrImagePull: {said}')
         running.directory.mkdir()
-        mounts = await self._patiently(running, lambda: environment.prepare(self._api, pod, running.directory))
-        with contextlib.suppress(Refused):
-            running.pod = await self._say(running, "Pending", podIP=running.address, podIPs=[{"ip": running.address}])
-        env = await self._patiently(running, lambda: environment.variables(self._api, running.pod, image))
+        while True:
+            try:
+                mounts = await environment.prepare(self._api, pod, running.directory)
+                env = await environment.variables(self._api, pod, image)
+                break
+            except environment.NotThere as missing:
+                await self._api.event(pod, "FailedMount", str(missing))
+                await asyncio.sleep(AGAIN_S)
         (running.directory / "note").touch()
         (running.directory / "root").mkdir()
         self._write_hosts(pod["metadata"]["namespace"])
-        words = [*(container.get("command") or ()), *(container.get("args") or ())]
+        note = sandbox.Mount(NOTE, running.directory / "note")
         return sandbox.Container(
-            [environment.expand(word, env) for word in words],
+            [*(container.get("command") or ()), *(container.get("args") or ())],
             env,
             environment.hostname(pod),
             running.directory / "root",
             running.directory / "said",
-            [*environment.mounts(running.directory), _note(container, running.directory), *mounts],
+            [*environment.mounts(running.directory), note, *mounts],
             image.lent,
-            container.get("workingDir") or "/",
         )
 
-    async def _patiently(self, running: Running, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        while True:
-            try:
-                return await attempt()
-            except environment.NotThere as missing:
-                await self._api.event(running.pod, "FailedMount", str(missing), warning=True)
-                await asyncio.sleep(AGAIN_S)
-
-    async def _wait(self, running: Running, reason: str, message: str, event: str = "") -> None:
-        if running.waiting == reason:
-            return
+    async def _wait(self, running: Running, reason: str, message: str) -> NoReturn:
+        """Say why it does not start, which it never does."""
         running.waiting = reason
         await self._say(running, "Pending", {"waiting": {"reason": reason, "message": message}})
-        if event:
-            await self._api.event(running.pod, event, message, warning=True)
+        while True:
+            await asyncio.Future()
 
     async def _say(
         self, running: Running, phase: str, state: Object | None = None, ready: bool = False, **said: Any
-    ) -> Object:
+    ) -> None:
         """Write the status of the pod. `said`: further fields."""
         container = running.pod["spec"]["containers"][0]
         state = state or {"waiting": {"reason": running.waiting}}
         one = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0, "ready": ready}
-        one |= {"started": "running" in state, "state": state, "lastState": {}}
-        if "running" in state or "terminated" in state:
-            one["containerID"] = f"agent://{running.pod['metadata']['uid']}"
-        is_ready = [_condition(kind, ready, "" if ready else "PodCompleted" if "terminated" in state else "ContainersNotReady")
-                    for kind in ("ContainersReady", "Ready")]  # fmt: skip
-        conditions = [_condition("Initialized", True), _condition("PodReadyToStartContainers", True), *is_ready]
-        status = {
-            "phase": phase,
-            **said,
-            "conditions": [*conditions, *said.get("conditions", ())],
-            "containerStatuses": [one],
-        }
-        return await self._api.call("PATCH", f"{place_of(running.pod)}/status", {"status": status}, STRATEGIC)
+        one |= {"started": "running" in state, "state": state}
+        conditions = [_condition("Ready", ready), *said.pop("conditions", ())]
+        status = {"phase": phase, **said, "conditions": conditions, "containerStatuses": [one]}
+        await self._api.call("PATCH", f"{place_of(running.pod)}/status", {"status": status})
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -313,10 +275,11 @@ def pick_base() -> int:
     return random.SystemRandom().randrange(16, 127)
 
 
-def _note(container: Object, directory: Path) -> sandbox.Mount:
-    return sandbox.Mount(container.get("terminationMessagePath") or NOTE, directory / "note")
-
-
 def _condition(kind: str, is_true: bool, reason: str = "", message: str = "") -> Object:
-    said = {key: value for key, value in {"reason": reason, "message": message}.items() if value}
-    return {"type": kind, "status": str(is_true), "lastTransitionTime": timestamp(), **said}
+    return {
+        "type": kind,
+        "status": str(is_true),
+        "lastTransitionTime": timestamp(),
+        "reason": reason,
+        "message": message,
+    }

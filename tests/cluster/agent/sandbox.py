@@ -47,7 +47,6 @@ class Container:
     said: Path  # a file for what goes wrong before the program begins
     mounts: Sequence[Mount]
     lent: Sequence[Path] = ()
-    directory: str = "/"
 
 
 @functools.cache
@@ -164,8 +163,7 @@ def _script(container: Container) -> str:
     for mount in sorted(container.mounts, key=lambda each: each.target.count("/")):
         lines += _bound(mount)
     lines += ["mount -t proc proc proc", "pivot_root . old", "umount -l old", "rmdir old"]
-    lines.append(f"mkdir -p {shlex.quote(container.directory)}; cd {shlex.quote(container.directory)}")
-    return "\n".join([*lines, "PATH=$path", 'exec "$@" 2>&1'])
+    return "\n".join([*lines, "cd /", "PATH=$path", 'exec "$@" 2>&1'])
 
 
 def _bound(mount: Mount) -> list[str]:

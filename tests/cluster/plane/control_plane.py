@@ -6,21 +6,19 @@ controllers are shorter than their defaults, so that tests need not wait: `CONTR
 """
 
 import contextlib
-import http.client
 import ssl
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import requests
 import yaml
 
+from tests.cluster.kubectl import kubectl
 from tests.cluster.plane import processes
 from tests.cluster.plane.processes import Authority, Children, Pair, free_ports
 from tests.cluster.versions import cache
-from tests.waiting import HANG_S
+from tests.waiting import until
 
 ADMIN = "cluster-admin"
 LOST_AFTER_S = 10  # default 50: silence of a node after which it counts as lost
@@ -61,35 +59,32 @@ class ControlPlane:
         self._of_controllers = {"jobset": self._ports[2:4], "kueue": self._ports[4:6]}  # webhook, health
         self.url = f"https://127.0.0.1:{self.port}"
         self._admin = self.authority.issue(ADMIN, ["system:masters"])
-        self._session: requests.Session | None = None
+        self.admin = self.kubeconfig(directory / "admin.kubeconfig", ADMIN)
+        self._session = requests.Session()
+        self._session.verify, self._session.trust_env = str(self.authority.certificate), False
 
     def start(self) -> None:
         """Start everything, and return once the webhooks answer. Raises RuntimeError with the log of what failed."""
         self._start_etcd()
         self._start_server()
-        self._wait(self._server_is_ready, "the API server")
+        self._wait(self.url, "the API server")
         authority = self.authority.certificate.read_bytes()
         ports = {name: webhook for name, (webhook, _) in self._of_controllers.items()}
         manifests = {name: processes.manifests(name, port, authority) for name, port in ports.items()}
         every = [document for documents in manifests.values() for document in documents]
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(self.apply, [each for each in every if each["kind"] == "Namespace"]))
-            list(
-                pool.map(self.apply, [each for each in every if each["kind"] not in (*processes.LEFT_OUT, "Namespace")])
-            )
-        for document in every:
-            if document["kind"] == "CustomResourceDefinition":
-                self._wait(lambda name=document["metadata"]["name"]: self._is_established(name), "the CRDs")  # type: ignore[misc]
+        self.create([each for each in every if each["kind"] not in processes.LEFT_OUT])
+        kubectl(self.admin, "wait", "--for=condition=Established", "crds", "--all", "--timeout=180s")
         self._start("kube-controller-manager", self._controller_manager())  # it looks for new CRDs twice a minute only
         self._start("kube-scheduler", self._scheduler())
         for name, documents in manifests.items():
             self._start_controller(name, documents)
-        for name, documents in manifests.items():
-            health = self._of_controllers[name][1]
-            self._wait(lambda port=health: _answers(port, "/readyz"), name)  # type: ignore[misc]
-            for document in documents:
-                if document["kind"] in processes.WEBHOOKS:
-                    self.apply(document)
+        for name, (_, health) in self._of_controllers.items():
+            self._wait(f"http://127.0.0.1:{health}", name)
+        self.create([each for each in every if each["kind"] in processes.WEBHOOKS])
+
+    def create(self, documents: list[dict[str, Any]]) -> None:
+        """Create objects as the administrator."""
+        kubectl(self.admin, "create", "-f", "-", given=documents)
 
     def kubeconfig(
         self, path: Path, user: str, groups: Sequence[str] = (), url: str = "", namespace: str = "default"
@@ -120,32 +115,8 @@ class ControlPlane:
         context.load_cert_chain(self._admin.certificate, self._admin.key)
         return context
 
-    def stop_server(self) -> None:
-        """The API server dies."""
-        self.children.kill("kube-apiserver")
-
-    def start_server(self) -> None:
-        """It starts again, on the same port."""
-        self.children.again("kube-apiserver")
-        self._wait(self._server_is_ready, "the API server")
-
-    def apply(self, document: dict[str, Any]) -> None:
-        """Create an object as the administrator."""
-        path = _collection(document)
-        answer = self._ask("POST", path, document)
-        if answer.status_code not in (200, 201, 409):
-            raise RuntimeError(f"{path} {document['metadata'].get('name')}: {answer.status_code} {answer.text}")
-
     def close(self) -> None:
         self.children.close()
-
-    def _ask(self, method: str, path: str, body: Any = None) -> requests.Response:
-        if self._session is None:
-            self._session = requests.Session()
-            self._session.verify = str(self.authority.certificate)
-            self._session.cert = (str(self._admin.certificate), str(self._admin.key))
-            self._session.trust_env = False
-        return self._session.request(method, self.url + path, json=body, timeout=60)
 
     def _start(self, name: str, flags: Sequence[str | Path]) -> None:
         self.children.start(name, [cache() / name, *flags])
@@ -213,52 +184,22 @@ class ControlPlane:
             words = processes.with_files_at("/etc/kueue/metrics/certs", serving, words)
         self.children.start(name, words, {"KUBECONFIG": str(own)})
 
-    def _is_established(self, crd: str) -> bool:
-        body = self._ask("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}").json()
-        return any(
-            each["type"] == "Established" and each["status"] == "True"
-            for each in body["status"].get("conditions") or ()
-        )
-
     def _kubeconfig_of(self, name: str, user: str) -> Path:
         return self.kubeconfig(self.directory / f"{name}.kubeconfig", user)
 
     def _server_pair(self, name: str) -> Pair:
         return self.authority.issue(name, addresses=["127.0.0.1"], folder=f"{name}-server")
 
-    def _server_is_ready(self) -> bool:
-        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
-            return self._ask("GET", "/readyz").status_code == 200
-        return False
+    def _wait(self, url: str, what: str) -> None:
+        until(lambda: self._is_ready(url), f"{what}, whose log is in {self.children.logs},")
 
-    def _wait(self, question: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + HANG_S
-        while not question():
-            self.children.check()
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{what} did not become ready; its log is in {self.children.logs}")
-            time.sleep(0.05)
+    def _is_ready(self, url: str) -> bool:
+        self.children.check()
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
+            return self._session.get(f"{url}/readyz", timeout=60).status_code == 200
+        return False
 
 
 def _serving(pair: Pair) -> Iterator[str]:
     yield f"--tls-cert-file={pair.certificate}"
     yield f"--tls-private-key-file={pair.key}"
-
-
-def _answers(port: int, path: str) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
-
-
-def _collection(document: dict[str, Any]) -> str:
-    version, namespace = document["apiVersion"], document["metadata"].get("namespace")
-    place = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    kind = document["kind"].lower()
-    plural = kind[:-1] + "ies" if kind.endswith("y") else kind + ("es" if kind.endswith("s") else "s")
-    return f"{place}/namespaces/{namespace}/{plural}" if namespace else f"{place}/{plural}"

@@ -67,9 +67,6 @@ class Children:
             )
         self._running[name] = (process, line, env)
 
-    def pid(self, name: str) -> int:
-        return self._running[name][0].pid
-
     def kill(self, name: str) -> None:
         """SIGKILL, and wait for its end."""
         self._down.add(name)
