@@ -102,7 +102,7 @@ def test_every_family_of_faults_occurs_within_300_worlds() -> None:
 
 def test_every_family_of_faults_of_a_cluster_occurs_within_300_worlds() -> None:
     met = {name for seed in range(300) for name in cluster_world_of(seed).plan.families}
-    assert met == {*clusters.FAMILIES, *clusters.OF_THIS_SIDE, "clock_steps"}
+    assert met == {*clusters.SETTINGS, *clusters.FAMILIES, *clusters.OF_THIS_SIDE, "clock_steps"}
 
 
 @pytest.mark.ci

@@ -227,7 +227,8 @@ class Replayed:
     """A question that is asked from its beginning after each answer to one of its calls, with the answers so far."""
 
     _question: Callable[[], Any]
-    _send: Callable[[CallNeeded], None]
+    _outcome_of: Callable[[CallNeeded], CallOutcome]
+    _arrive: Callable[[CallNeeded, CallOutcome], None]
 
     def __init__(self, process: Process, token: Token) -> None:
         self.process, self.token = process, token
@@ -260,6 +261,17 @@ class Replayed:
             raise answer
         return answer
 
+    def _send(self, question: CallNeeded) -> None:
+        process, world = self.process, self.process.world
+        outcome = self._outcome_of(question)
+        if outcome.reaches:
+            world.timeline.after(outcome.there_s, self._arrive, question, outcome)
+            world.passes_crash_point(process)
+        else:
+            assert outcome.error is not None
+            world.faults.note_failed_call(process, outcome)
+            world.timeline.after(outcome.there_s + outcome.back_s, self._heard, outcome.error)
+
     def _heard(self, answer: Any) -> None:
         self._answers.append(answer)
         self.advance()
@@ -276,17 +288,10 @@ class MultiCall(Replayed, ApiCalls):
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
-    def _send(self, question: CallNeeded) -> None:
+    def _outcome_of(self, question: CallNeeded) -> CallOutcome:  # type: ignore[override]
         process, world = self.process, self.cloud.world
         world.count_call(process)
-        outcome = world.faults.outcome_of_call(VERBS[question.call], "client", process.machine.edge, process)
-        if outcome.reaches:
-            world.timeline.after(outcome.there_s, self._arrive, question, outcome)
-            world.passes_crash_point(process)
-        else:
-            assert outcome.error is not None
-            world.faults.note_failed_call(process, outcome)
-            world.timeline.after(outcome.there_s + outcome.back_s, self._heard, outcome.error)
+        return world.faults.outcome_of_call(VERBS[question.call], "client", process.machine.edge, process)
 
     def _arrive(self, question: CallNeeded, outcome: CallOutcome) -> None:
         process, world = self.process, self.cloud.world

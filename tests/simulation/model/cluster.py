@@ -74,18 +74,15 @@ class Cluster:
 
     def get(self, path: str) -> dict[str, Any]:
         kind, name = _parts(path)
-        if kind == "jobsets":
-            found = self.jobset(name)
-            if found is not None:
-                return found.as_json(self._finalizers())
-        for each in self.owned:
-            if (each.kind, each.name) == (kind, name):
-                return each.as_json()
+        for row in self._rows(kind, ""):
+            if row["metadata"]["name"] == name:
+                return row
         raise NotFound(f"{kind} {name!r} not found")
 
-    def list(self, path: str, labels: str) -> Rows:
+    def list(self, path: str, labels: str, *, contents: bool) -> Rows:
         kind, _ = _parts(path)
-        return Rows(tuple(self._rows(kind, labels)), float(int(self.timeline.now)))
+        rows = [row if contents else {"metadata": row["metadata"]} for row in self._rows(kind, labels)]
+        return Rows(tuple(rows), float(int(self.timeline.now)))
 
     def _rows(self, kind: str, selector: str) -> builtins.list[dict[str, Any]]:
         key, _, value = selector.partition("=")
@@ -100,16 +97,14 @@ class Cluster:
             return not selector or labels.get(key) == value
 
         if kind in ("configmaps", "secrets"):
-            return [
-                each.as_json() for each in self.owned if each.kind == kind and fits(each.body["metadata"]["labels"])
-            ]
+            return [each.as_json() for each in self.owned if each.kind == kind and fits(each.labels)]
         sets = [each for each in self.sets if fits(each.labels)]
         if kind == "jobsets":
             return [each.as_json(self._finalizers()) for each in sets if each.exists]
         if kind == "jobs":
             return [row for each in sets for row in each.jobs_json()]
         assert kind == "pods", kind
-        return [pod.as_json(_own(each.labels)) for each in sets for pod in each.pods]
+        return [pod.as_json(each.labels_of_pods) for each in sets for pod in each.pods]
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         kind, _ = _parts(path)
@@ -119,25 +114,25 @@ class Cluster:
             raise AlreadyExists(f"{kind} {name!r} already exists")
         if kind == "jobsets":
             return self._new_jobset(body).as_json([])
-        made = Owned(self._uid(), kind, body, self.timeline.now)
+        made = Owned(self._uid(), body, self.timeline.now, kind)
         self.owned.append(made)
         self.world.judge.made(kind, made.name, made.lease_id)
         if made.owner and not any(each.exists and each.uid == made.owner for each in self.sets):
             self.act(self.plan.collects_s + 30.0, self._remove_owned, made)
         return made.as_json()
 
-    def delete(self, path: str, uid: str, *, foreground: bool, caller: str, process: Process | None) -> None:
+    def delete(self, path: str, uid: str, *, foreground: bool, process: Process) -> None:
         kind, name = _parts(path)
         jobset = self.jobset(name) if kind == "jobsets" else None
         owned = next((each for each in self.owned if (each.kind, each.name) == (kind, name)), None)
         if jobset is not None:
             if uid and uid != jobset.uid:
                 raise WrongState(f"the UID in the precondition ({uid}) does not match that of the object")
-            self.world.judge.delete_arrived(jobset, caller, process)
+            self.world.judge.delete_arrived(jobset, process)
             self.delete_jobset(jobset, "Foreground" if foreground else "Background")
             return
         if owned is not None:
-            self.world.judge.deletes_owned(owned, caller)
+            self.world.judge.deletes_owned(owned, process)
             self.act(SETTLE_S, self._remove_owned, owned)
             return
         for each in self.sets:
@@ -301,7 +296,7 @@ class Cluster:
     def _remove_owned(self, owned: Owned) -> None:
         if owned in self.owned:
             self.owned.remove(owned)
-            self.world.judge.removed()
+            self.world.stop_when_done()
 
     # -- pods ----------------------------------------------------------------------------------------------------------
 
@@ -347,7 +342,7 @@ class Cluster:
 
     def _end(self, jobset: JobSet, pod: Pod, rc: int, note: str, reason: str = "") -> None:
         """The container of a pod ends."""
-        if pod.gone or pod.ended_at is not None or pod.node_lost or (pod.deleting_at is not None and note != "stopped"):
+        if not pod.holds_tpu or (pod.deleting_at is not None and note != "stopped"):
             return
         if note == "deadline":
             self.world.judge.at_limit(jobset)
@@ -363,7 +358,7 @@ class Cluster:
         if pod.deleting_at is not None or pod.gone:
             return
         pod.deleting_at = self.timeline.now
-        if pod.node_lost:
+        if pod.lost_at is not None:
             return  # until its node is removed
         if pod.started_at is None or pod.ended_at is not None:
             self.act(0.1, self._remove_pod, jobset, pod)
@@ -373,14 +368,14 @@ class Cluster:
         self.act(stop_s + 0.1, self._remove_pod, jobset, pod)
 
     def _remove_pod(self, jobset: JobSet, pod: Pod) -> None:
-        if pod.gone or (pod.node_lost and pod.deleting_at is not None and not self._node_removed(pod)):
+        removed_at = (pod.lost_at or 0.0) + self.plan.node_removed_s - 1e-6
+        if pod.gone or (pod.lost_at is not None and pod.deleting_at is not None and self.timeline.now < removed_at):
             return
-        pod.gone = True
-        if pod.scheduled_at is not None and pod.ended_at is None and not pod.node_lost:
+        held, pod.gone = pod.holds_tpu, True
+        if held:
             self.world.judge.pod_ended(jobset, pod)
         jobset.pods.remove(pod)
-        finished = jobset.finished
-        if not finished or jobset.deleting_at is not None:
+        if not jobset.finished or jobset.deleting_at is not None:
             self._look(jobset)
         self.world.judge.changed(jobset)
 
@@ -390,15 +385,14 @@ class Cluster:
             for pod in [
                 each for each in jobset.pods if each.worker == worker and each.started_at and not each.ended_at
             ]:
-                if pod.deleting_at is not None or pod.node_lost:
+                if pod.deleting_at is not None or pod.lost_at is not None:
                     continue
                 self.world.log(f"{pod.name} is taken away: {how}")
                 known_s = min(TOLERATED_S, self.plan.node_removed_s) if how == "lost" else 0.0
                 self.world.judge.lost(jobset, f"a pod was taken away ({how})", known_s)
                 if how == "lost":
-                    pod.node_lost, lost_at = True, self.timeline.now
+                    pod.lost_at = self.timeline.now
                     self.world.judge.pod_ended(jobset, pod)
-                    self._lost_at[pod.uid] = lost_at
                     self.act(TOLERATED_S, self._taint, jobset, pod)
                     self.act(self.plan.node_removed_s, self._remove_pod, jobset, pod)
                 elif how == "shutdown":
@@ -408,13 +402,6 @@ class Cluster:
                 else:
                     pod.disruption = "EvictionByEvictionAPI" if how == "evicted" else ""
                     self._terminate(jobset, pod)
-
-    @property
-    def _lost_at(self) -> dict[str, float]:
-        return self.world.lost_nodes
-
-    def _node_removed(self, pod: Pod) -> bool:
-        return self.timeline.now >= self._lost_at[pod.uid] + self.plan.node_removed_s - 1e-6
 
     def _taint(self, jobset: JobSet, pod: Pod) -> None:
         if not pod.gone:
@@ -438,10 +425,6 @@ class Cluster:
     def _uid(self) -> str:
         self._uids += 1
         return f"uid-{self._uids}"
-
-
-def _own(labels: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in labels.items() if key.startswith("tpujob")}
 
 
 def _parts(path: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import KubeApi, Rows
-from orchestrator.promise.lease.cloud_api import Capabilities, WorkerAddress
+from orchestrator.promise.lease.cloud_api import WorkerAddress
 from tests.simulation.model.cloud_client import CallNeeded, Replayed
 from tests.simulation.model.cluster import Cluster, ClusterPlan
 from tests.simulation.model.faults import TIMEOUT_S, TRAVEL_S, CallOutcome
@@ -26,9 +26,6 @@ from tests.simulation.oracle.clusters import ClusterOracle
 if TYPE_CHECKING:
     from tests.simulation.model.cluster import Cluster
     from tests.simulation.model.process import Process, Token
-
-
-GOOGLE_SPEED = 1.0  # the programs have the timings of Google Cloud on a cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +50,11 @@ class ClusterWorld(World):
         layers: Layers | None = None,
         trace: bool = False,
     ) -> None:
-        super().__init__(seed, workload, plan, layers=layers, speed=GOOGLE_SPEED, trace=trace)
-        known = _capabilities()
-        self.capabilities, self.timings = known, known.timings
+        super().__init__(seed, workload, plan, layers=layers, speed=1.0, trace=trace)
+        self.capabilities = ClusterCloud(cast(Any, None)).capabilities
+        self.timings = self.capabilities.timings  # those of Google Cloud
         self.cluster_plan = plan
         self.jobs: dict[str, PodJob] = {}  # by lease
-        self.lost_nodes: dict[str, float] = {}  # by uid of the pod
         self.oracle = self.judge = ClusterOracle(self)  # type: ignore[assignment]
         self.cluster = Cluster(self, plan)
 
@@ -130,10 +126,6 @@ class ClusterWorld(World):
         self.judge.check_exit(process, code)
 
 
-def _capabilities() -> Capabilities:
-    return ClusterCloud(cast(Any, None)).capabilities
-
-
 class ReplayClock:
     """Stands for the module `time` in `places.gke.api.client`. `read`: the clock of the question that is asked now."""
 
@@ -185,48 +177,39 @@ class Question(Replayed, KubeApi):
     # -- KubeApi -------------------------------------------------------------------------------------------------------
 
     def get(self, path: str) -> dict[str, Any]:
-        found = self._ask("get", {"path": path})
-        assert isinstance(found, dict)
+        found: dict[str, Any] = self._ask("get", {"path": path})
         return found
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        found = self._ask("post", {"path": path, "body": body})
-        assert isinstance(found, dict)
+        found: dict[str, Any] = self._ask("post", {"path": path, "body": body})
         return found
 
     def delete(self, path: str, uid: str, *, foreground: bool = True) -> None:
-        self._ask("delete", {"path": path, "uid": uid, "foreground": foreground})
+        self._ask("delete", {"path": path, "uid": uid, "foreground": foreground, "process": self.process})
 
     def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Rows:
-        found = self._ask("list", {"path": path, "labels": labels, "contents": contents})
-        assert isinstance(found, Rows)
+        found: Rows = self._ask("list", {"path": path, "labels": labels, "contents": contents})
         return found
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
-    def _send(self, question: CallNeeded) -> None:  # type: ignore[override]
+    def _outcome_of(self, question: CallNeeded) -> CallOutcome:  # type: ignore[override]
         process, world = self.process, self.cluster.world
-        kind = question.request["path"].rpartition("/")[2] if question.call == "post" else ""
         outcome = world.faults.outcome_of_call(f"cluster.{question.call}", "client", process.machine.edge, process)
-        if question.call == "post":
-            self._spoil(kind, outcome)
         if not outcome.reaches:
-            assert outcome.error is not None
-            world.faults.note_failed_call(process, outcome)
-            world.timeline.after(outcome.there_s + outcome.back_s, self._heard, outcome.error)
-            return
+            return outcome
+        if question.call == "post":
+            self.cluster.under_way += 1
+            if outcome.error is None:
+                self._spoil(question.request["path"].rpartition("/")[2], outcome)
         if outcome.error is not None:
             lasted = CallOutcome(0.0, min(outcome.there_s + outcome.back_s, TIMEOUT_S))
             world.faults.note_failed_call(process, lasted)
             world.timeline.after(lasted.back_s, self._heard, outcome.error)
-        self.cluster.under_way += question.call == "post"
-        world.timeline.after(outcome.there_s, self._arrive, question, outcome)
-        world.passes_crash_point(process)
+        return outcome
 
     def _spoil(self, kind: str, outcome: CallOutcome) -> None:
         plan = self.cluster.plan
-        if not outcome.reaches or outcome.error is not None:
-            return
         if plan.late_posts:
             outcome.there_s, outcome.error = plan.late_posts.pop(0), CloudUnavailable("timed out")
             outcome.back_s = TIMEOUT_S
@@ -236,13 +219,12 @@ class Question(Replayed, KubeApi):
         else:
             outcome.back_s += plan.slow_posts
 
-    def _arrive(self, question: CallNeeded, outcome: CallOutcome) -> None:
+    def _arrive(self, question: CallNeeded, outcome: CallOutcome) -> None:  # type: ignore[override]
         process, world = self.process, self.cluster.world
         self.cluster.under_way -= question.call == "post"
         self.cluster.arrives_late = outcome.there_s > TRAVEL_S
-        answer: dict[str, Any] | Rows | CloudError
         try:
-            answer = self._answer(question)
+            answer = getattr(self.cluster, question.call)(**question.request)
         except CloudError as refusal:
             answer = refusal
         if outcome.error is not None:
@@ -250,24 +232,6 @@ class Question(Replayed, KubeApi):
             return
         if not (process.alive and world.passes_crash_point(process)):
             world.timeline.after(outcome.back_s, self._heard, answer)
-
-    def _answer(self, question: CallNeeded) -> dict[str, Any] | Rows:
-        asked, cluster = question.request, self.cluster
-        match question.call:
-            case "get":
-                return cluster.get(asked["path"])
-            case "list":
-                rows = cluster.list(asked["path"], asked["labels"])
-                if asked["contents"]:
-                    return rows
-                return Rows(tuple({"metadata": row["metadata"]} for row in rows.items), rows.server_now)
-            case "post":
-                return cluster.post(asked["path"], asked["body"])
-        process = self.process
-        cluster.delete(
-            asked["path"], asked["uid"], foreground=asked["foreground"], caller=process.role, process=process
-        )
-        return {}
 
 
 class SimPods(SimCrew):

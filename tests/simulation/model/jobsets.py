@@ -31,12 +31,12 @@ class Pod:
     disruption: str = ""
     no_image: bool = False
     deleting_at: float | None = None
-    node_lost: bool = False
+    lost_at: float | None = None  # its node
     gone: bool = False
 
     @property
     def holds_tpu(self) -> bool:
-        return self.scheduled_at is not None and self.ended_at is None and not self.gone and not self.node_lost
+        return self.scheduled_at is not None and self.ended_at is None and not self.gone and self.lost_at is None
 
     @property
     def failed(self) -> bool:
@@ -85,12 +85,31 @@ NAMESPACE = "team"
 
 
 @dataclass(eq=False)
-class JobSet:
-    """One JobSet, its Jobs and its pods, also once the JobSet itself is gone."""
+class Stored:
+    """An object as it was posted."""
 
     uid: str
     body: Mapping[str, Any]
     created_at: float
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"]["name"])
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.body["metadata"].get("labels", {})
+        return found
+
+    @property
+    def lease_id(self) -> str:
+        return self.labels.get("tpujob-lease-id", "")
+
+
+@dataclass(eq=False)
+class JobSet(Stored):
+    """One JobSet, its Jobs and its pods, also once the JobSet itself is gone."""
+
     suspended: bool = False
     exists: bool = True
     epoch: int = 0
@@ -108,17 +127,8 @@ class JobSet:
     last_words: str = ""  # of Kueue
 
     @property
-    def name(self) -> str:
-        return str(self.body["metadata"]["name"])
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        found: Mapping[str, str] = self.body["metadata"].get("labels", {})
-        return found
-
-    @property
-    def lease_id(self) -> str:
-        return self.labels.get("tpujob-lease-id", "")
+    def labels_of_pods(self) -> Mapping[str, str]:
+        return {key: value for key, value in self.labels.items() if key.startswith("tpujob")}
 
     @property
     def queued(self) -> bool:
@@ -168,14 +178,13 @@ class JobSet:
         }
 
     def jobs_json(self) -> list[dict[str, Any]]:
+        if not self.has_jobs:
+            return []
         conditions = []
         if self.failing and self.job_reason:
             conditions.append({"type": "Failed", "status": "True", "reason": self.job_reason, "message": "said why"})
         metadata = {"name": f"{self.name}-slice-0", "namespace": NAMESPACE, "uid": f"{self.uid}-job"}
-        own = {key: value for key, value in self.labels.items() if key.startswith("tpujob")}
-        return (
-            [{"metadata": {**metadata, "labels": own}, "status": {"conditions": conditions}}] if self.has_jobs else []
-        )
+        return [{"metadata": {**metadata, "labels": self.labels_of_pods}, "status": {"conditions": conditions}}]
 
     def workload_json(self) -> dict[str, Any]:
         if self.deactivated:
@@ -187,21 +196,10 @@ class JobSet:
 
 
 @dataclass(eq=False)
-class Owned:
+class Owned(Stored):
     """A ConfigMap or a Secret."""
 
-    uid: str
     kind: str  # such as `configmaps`
-    body: Mapping[str, Any]
-    created_at: float
-
-    @property
-    def name(self) -> str:
-        return str(self.body["metadata"]["name"])
-
-    @property
-    def lease_id(self) -> str:
-        return str(self.body["metadata"].get("labels", {}).get("tpujob-lease-id", ""))
 
     @property
     def owner(self) -> str:

@@ -6,12 +6,11 @@ It records what users, processes and the cluster did, never labels and never wha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DeadlineExceeded, Interrupted
 from orchestrator.promise.lease.changes import Detached, Gone, Intent, LeaseEvent, Ready, ReleaseBegan
-from orchestrator.promise.lease.lease import Lease, LeaseState
+from orchestrator.promise.lease.lease import Lease
 from orchestrator.run.progress import Outcome
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.jobsets import JobSet, Owned, Pod
@@ -19,6 +18,7 @@ from tests.simulation.model.machine import BUDGET_S
 from tests.simulation.model.scheduled_faults import guardians_killed_at
 from tests.simulation.oracle.bounds import Allowance
 from tests.simulation.oracle.invariants import Invariant
+from tests.simulation.oracle.oracle import OracleOfLeases
 from tests.simulation.oracle.periods import (
     COMMAND_OWN_S,
     COMMAND_S,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tests.simulation.model.cluster_world import ClusterWorld
     from tests.simulation.model.process import Process
 
-_ORDER = {state: rank for rank, state in enumerate(LeaseState)}
 STARTS_S = 900.0  # docs/gke.md: from admission to running pods; beyond it the Job ends
 ENDS_S = 120.0  # docs/gke.md: a pod ends so long after `limits.max_duration` at the latest
 GRACE_S = 60.0  # of a pod
@@ -55,13 +54,11 @@ class ClusterClaim:
 
     label: str
     lease_id: str
-    name: str
-    begun_at: float
+    begun_at: float  # from its intent on, that of the intent
     wait_s: float
     max_s: float
     queued: bool
     owner: Process | None = None
-    intent_at: float | None = None
     detached_at: float | None = None
     canceled_at: float | None = None
     canceler: Process | None = None
@@ -76,21 +73,19 @@ class ClusterClaim:
 
     @property
     def wait_until(self) -> float:
-        return (self.intent_at or self.begun_at) + self.wait_s * 1.01 + LOOK_S
+        return self.begun_at + self.wait_s * 1.01 + LOOK_S
 
     @property
     def final_at(self) -> float:
         """From then on any command deletes it. Clocks may run wrong by one percent."""
-        begin = self.intent_at or self.begun_at
-        return begin + (self.wait_s + self.job_s + SPARE_S) * 1.01
+        return self.begun_at + (self.wait_s + self.job_s + SPARE_S) * 1.01
 
 
 @dataclass(eq=False)
 class Fate:
     """What became of a JobSet."""
 
-    of: ClusterClaim | None
-    foreign: bool = False
+    of: ClusterClaim | None  # None: tpujob did not make it
     lost_at: float | None = None
     known_at: float = 0.0  # that can be known then
     why_lost: str = ""
@@ -110,36 +105,26 @@ class Fate:
     ready_at: float | None = None
 
 
-class _NoLogins:
-    def told(self, text: str) -> None:
-        """No key is involved on a cluster."""
+class ClusterOracle(OracleOfLeases):
+    world: ClusterWorld
 
-
-class ClusterOracle:
     def __init__(self, world: ClusterWorld) -> None:
-        self.world, self.timeline = world, world.timeline
+        super().__init__(world)
         self.claims: list[ClusterClaim] = []
-        self.intents: dict[str, Lease] = {}
         self.fates: dict[JobSet, Fate] = {}
         self.foreign_names: set[str] = set()
-        self.called_gone: dict[str, float] = {}
-        self.reported_gone: dict[str, str] = {}
         self.attached: dict[Process, ClusterClaim] = {}
         self.told: list[Process] = []  # commands that have ended with an outcome
-        self.logins = _NoLogins()
-
-    def violated(self, invariant: str, text: str) -> None:
-        self.world.violated(invariant, text)
 
     def claim_of(self, lease_id: str) -> ClusterClaim | None:
         return next((claim for claim in self.claims if claim.lease_id == lease_id), None)
 
     def is_foreign(self, jobset: JobSet) -> bool:
-        return self.fates[jobset].foreign
+        return self.fates[jobset].of is None
 
     def existing(self) -> list[Any]:
         """Return what exists of tpujob."""
-        sets = [each for each in self.world.cluster.sets if each.left and not self.fates[each].foreign]
+        sets = [each for each in self.world.cluster.sets if each.left and not self.is_foreign(each)]
         return [*sets, *(each for each in self.world.cluster.owned if each.lease_id in self._leases())]
 
     def _leases(self) -> set[str]:
@@ -148,7 +133,7 @@ class ClusterOracle:
     def left_of(self, lease_id: str) -> list[str]:
         """Return what exists of a lease, in words."""
         cluster = self.world.cluster
-        sets = [each for each in cluster.sets if each.lease_id == lease_id and not self.fates[each].foreign]
+        sets = [each for each in cluster.sets if each.lease_id == lease_id and not self.is_foreign(each)]
         found = [f"its JobSet {each.name}" for each in sets if each.exists]
         found += [f"{len(each.pods)} pods" for each in sets if each.pods]
         found += ["its Jobs" for each in sets if each.has_jobs and each.exists]
@@ -158,39 +143,30 @@ class ClusterOracle:
 
     def jobset_created(self, made: JobSet) -> None:
         lease_id, now = made.lease_id, self.timeline.now
-        fate = self.fates[made] = Fate(self.claim_of(lease_id), created_at=now)
+        self.fates[made] = Fate(self.claim_of(lease_id), created_at=now)
         self.world.log(f"JobSet {made.name} exists{' (suspended)' * made.suspended}")
         self.world.watch_resources()
         if made.name in self.foreign_names and not lease_id:
-            fate.foreign = True
             return
         if made.name not in self.intents:
             self.violated(Invariant.INTENT_FIRST, f"{made.name} exists, but no intent was committed before")
         if not made.name.startswith("tpujob-") or made.labels.get("tpujob") != "1" or not lease_id:
             self.violated(Invariant.INTENT_FIRST, f"{made.name} lacks a label or the prefix: no list could find it")
-        self._check_not_gone(f"{made.name}", lease_id)
+        self.check_not_gone(made.name, lease_id)
         for other, known in self.fates.items():
             late = self.world.cluster.arrives_late  # a create that timed out long ago: its name is free again
             # So it is once a job has ended and `limits.linger` is over, while its create is repeated (docs/assumptions.md).
             if (
                 other is not made
                 and other.lease_id == lease_id
-                and not (known.foreign or known.deleted_outside or late or (other.finished and not other.exists))
+                and not (known.of is None or known.deleted_outside or late or (other.finished and not other.exists))
             ):
                 self.violated(Invariant.ONE_SLICE, f"{made.name} is the second JobSet of its lease")
 
     def made(self, kind: str, name: str, lease_id: str) -> None:
         """A ConfigMap or Secret was created."""
         if lease_id in self._leases():
-            self._check_not_gone(f"{kind} {name}", lease_id)
-
-    def _check_not_gone(self, what: str, lease_id: str) -> None:
-        if lease_id in self.called_gone:
-            late_s = self.timeline.now - self.called_gone[lease_id]
-            self.violated(Invariant.GONE_IS_TRUE, f"{what} is created {late_s:.1f} s after its lease was GONE")
-        if lease_id in self.reported_gone:
-            by = self.reported_gone[lease_id]
-            self.violated(Invariant.HONEST_EXIT_CODE, f"{what} is created after {by} reported it gone")
+            self.check_not_gone(f"{kind} {name}", lease_id)
 
     def lost(self, jobset: JobSet, why: str, known_after_s: float = 0.0) -> None:
         """It was taken away. A command that has not seen it run goes on waiting for one that was sent back to its queue."""
@@ -225,14 +201,11 @@ class ClusterOracle:
             fate.settled_at = self.timeline.now
         self.world.stop_when_done()
 
-    def removed(self) -> None:
-        self.world.stop_when_done()
-
     def pod_ended(self, jobset: JobSet, pod: Pod) -> None:
         """A pod holds its TPU no longer. No pod may hold one for longer than what the control plane was told."""
         fate, now = self.fates[jobset], self.timeline.now
         claim = fate.of
-        if claim is None or pod.scheduled_at is None or fate.foreign:
+        if claim is None or pod.scheduled_at is None:
             return
         if pod.started_at is not None and now - pod.started_at > claim.max_s + ENDS_S + GRACE_S + 5.0:
             ran_s = now - pod.started_at
@@ -256,30 +229,29 @@ class ClusterOracle:
 
     # -- what processes did --------------------------------------------------------------------------------------------
 
-    def delete_arrived(self, jobset: JobSet, caller: str, process: Process | None) -> None:
+    def delete_arrived(self, jobset: JobSet, process: Process) -> None:
         fate = self.fates[jobset]
-        self.world.log(f"delete of {jobset.name} by {process.name if process else caller} arrives")
-        if fate.foreign or fate.of is None:
-            self.violated(Invariant.OURS_ONLY, f"{caller} deletes {jobset.name}, which is not ours")
-            return
-        if jobset.deleting_at is None and self._certainly_claimed(fate.of, jobset, fate, process):
-            who = process.name if process else caller
-            self.violated(Invariant.CLAIM_RESPECTED, f"{who} deletes {jobset.name}, which {fate.of.label} claims")
+        self.world.log(f"delete of {jobset.name} by {process.name} arrives")
+        if fate.of is None:
+            self.violated(Invariant.OURS_ONLY, f"{process.name} deletes {jobset.name}, which is not ours")
+        elif jobset.deleting_at is None and self._certainly_claimed(fate.of, jobset, fate, process):
+            text = f"{process.name} deletes {jobset.name}, which {fate.of.label} claims"
+            self.violated(Invariant.CLAIM_RESPECTED, text)
 
-    def deletes_owned(self, owned: Owned, caller: str) -> None:
+    def deletes_owned(self, owned: Owned, process: Process) -> None:
         if owned.lease_id not in self._leases():
-            self.violated(Invariant.OURS_ONLY, f"{caller} deletes {owned.kind} {owned.name}, which is not ours")
+            self.violated(Invariant.OURS_ONLY, f"{process.name} deletes {owned.kind} {owned.name}, which is not ours")
 
-    def _certainly_claimed(self, claim: ClusterClaim, jobset: JobSet, fate: Fate, process: Process | None) -> bool:
+    def _certainly_claimed(self, claim: ClusterClaim, jobset: JobSet, fate: Fate, process: Process) -> bool:
         now = self.timeline.now
-        if claim.canceled_at is not None or process in (None, claim.canceler) or fate.lost_at is not None:
+        if claim.canceled_at is not None or process is claim.canceler or fate.lost_at is not None:
             return False
         over = jobset.finished or jobset.failing or jobset.deactivated
         if over or fate.limit_at is not None or self.world.ledger_was_lost:
             return False
         if any(each.of is claim and each.settled_at is not None for each in self.fates.values()):
             return False  # its run has ended, and this is a create that took effect long after it
-        began, clocks = claim.intent_at or claim.begun_at, self.world.plan.clock_offset_s or self.world.plan.clock_steps
+        began, clocks = claim.begun_at, self.world.plan.clock_offset_s or self.world.plan.clock_steps
         if now >= began + (claim.wait_s + claim.job_s) * 0.97 or (
             fate.ran_at is not None and now >= began + claim.job_s * 0.97
         ):
@@ -295,27 +267,15 @@ class ClusterOracle:
         owner = claim.owner
         return owner is not None and owner.alive and not owner.frozen and not claim.ends
 
-    def signal_sent(self, process: Process) -> None:
-        for claim in self.claims:
-            if claim.owner is process:
-                claim.ends.append((self.timeline.now, "a signal"))
-
     def results_left_behind(self, vm: object) -> None:
         """What is left stays in the logs of the pods."""
 
     def on_lease_change(self, event: LeaseEvent, before: Lease | None, after: Lease) -> None:
+        super().on_lease_change(event, before, after)
         now, claim = self.timeline.now, self.claim_of(after.id)
-        if self.world.trace is not None:
-            self.world.log(f"ledger: {type(event).__name__} {after.name.node} → {after.state}")
-        if before is not None and _ORDER[after.state] < _ORDER[before.state]:
-            self.violated(Invariant.FORWARD_ONLY, f"{after.name.node} went from {before.state} back to {after.state}")
         match event:
-            case Intent():
-                if after.name.node in self.intents:
-                    self.violated(Invariant.INTENT_FIRST, f"the name {after.name.node} is used a second time")
-                self.intents[after.name.node] = after
-                if claim is not None:
-                    claim.intent_at = now
+            case Intent() if claim is not None:
+                claim.begun_at = now
             case Ready() if claim is not None:
                 claim.seen_ready_at = claim.seen_ready_at or now
             case Detached() if claim is not None:
@@ -325,10 +285,8 @@ class ClusterOracle:
                 if self.world.acting is claim.canceler and claim.canceler is not None:
                     claim.canceled_at = now
                 has_run = any(fate.of is claim and fate.ran_at is not None for fate in self.fates.values())
-                began = claim.intent_at or claim.begun_at
-                claim.is_waited_out |= not has_run and now >= began + claim.wait_s * 0.97
+                claim.is_waited_out |= not has_run and now >= claim.begun_at + claim.wait_s * 0.97
             case Gone():
-                self.called_gone.setdefault(after.id, now)
                 if left := self.left_of(after.id):
                     self.violated(Invariant.GONE_IS_TRUE, f"{after.name.node} is called gone; {left[0]} exists")
 
@@ -399,7 +357,7 @@ class ClusterOracle:
         """Check how long this JobSet may run on, or start, without a claim. Return whether it may still exceed its bound."""
         fate, now = self.fates[jobset], self.timeline.now
         claim = fate.of
-        if claim is None or fate.foreign or fate.settled_at is not None:
+        if claim is None or fate.settled_at is not None:
             return False
         ended_at, why = self._claim_end(claim, jobset, fate)
         begin = max(ended_at, fate.created_at)
@@ -505,6 +463,3 @@ class ClusterOracle:
         ends_at = fate.created_at + claim.wait_s + claim.job_s
         need = max(ends_at - begin, 0.0) + periods(world).margin_s + world.gc_every_s + GC_OWN_S + POLL_MOST_S
         return finish(world, "gc", fate, begin, begin, need, self.timeline.now)  # type: ignore[arg-type]
-
-
-assert inf > NEVER

@@ -6,7 +6,8 @@ labels, and never what the programs under test believe. `bounds` says how late a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from cloud_tpu_emulator.model.records import Node, QueuedResource
 from orchestrator.promise.lease.changes import (
@@ -46,20 +47,59 @@ _ORDER = {state: rank for rank, state in enumerate(LeaseState)}
 _FAILING = ("operation_fails", "operation_forgets", "delete_dropped", "refuse_delete", "stuck", "stalled")
 
 
-class Oracle:
+class OracleOfLeases:
+    """What holds of the leases of any cloud."""
+
+    claims: Sequence[Any]
+
     def __init__(self, world: World) -> None:
         self.world, self.timeline = world, world.timeline
+        self.intents: dict[str, Lease] = {}  # by node name
+        self.called_gone_at: dict[str, float] = {}  # by lease
+        self.reported_gone: dict[str, str] = {}  # lease → the process whose exit code says so
+        self.logins = LoginOracle(world)
+
+    def violated(self, invariant: str, text: str) -> None:
+        self.world.violated(invariant, text)
+
+    def signal_sent(self, process: Process) -> None:
+        for claim in self.claims:
+            if claim.owner is process:
+                claim.ends.append((self.timeline.now, "a signal"))
+
+    def check_not_gone(self, what: object, lease_id: str) -> None:
+        """Check that the lease of what is created now was never said to be gone."""
+        if lease_id in self.called_gone_at:
+            late_s = self.timeline.now - self.called_gone_at[lease_id]
+            self.violated(Invariant.GONE_IS_TRUE, f"{what} is created {late_s:.1f} s after its lease was GONE")
+        if lease_id in self.reported_gone:
+            by = self.reported_gone[lease_id]
+            self.violated(Invariant.HONEST_EXIT_CODE, f"{what} is created after {by} reported it gone")
+
+    def on_lease_change(self, event: LeaseEvent, before: Lease | None, after: Lease) -> None:
+        """Check a committed change of a lease, in any ledger."""
+        if self.world.trace is not None:
+            self.world.log(f"ledger: {type(event).__name__} {after.name.node} → {after.state}")
+        if before is not None and _ORDER[after.state] < _ORDER[before.state]:
+            self.violated(Invariant.FORWARD_ONLY, f"{after.name.node} went from {before.state} back to {after.state}")
+        if isinstance(event, Intent):
+            if after.name.node in self.intents:
+                self.violated(Invariant.INTENT_FIRST, f"the name {after.name.node} is used a second time")
+            self.intents[after.name.node] = after
+        elif isinstance(event, Gone):
+            self.called_gone_at.setdefault(after.id, self.timeline.now)
+
+
+class Oracle(OracleOfLeases):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
         self.claims: list[Claim] = []
         self.resources: dict[str, Resource] = {}  # by uid; includes those that are gone
-        self.intents: dict[str, Lease] = {}  # by node name
         self.intended_at: dict[str, float] = {}  # by node name: its wait for capacity begins then
-        self.called_gone_at: dict[str, float] = {}  # by lease
         self.down_at: dict[str, float] = {}
         self.collected_at: dict[str, float] = {}  # by lease: when the collector of a detached run released it
-        self.reported_gone: dict[str, str] = {}  # lease → the process whose exit code says so
         self.heartbeats: dict[str, float] = {}  # uid → the last
         self.billed_s = 0.0
-        self.logins = LoginOracle(world)
 
     def claim_of(self, lease_id: str) -> Claim | None:
         return next((claim for claim in self.claims if lease_id in claim.drafted_at), None)
@@ -70,9 +110,6 @@ class Oracle:
 
     def nodes(self) -> list[Resource]:
         return [resource for resource in self.resources.values() if resource.request is None]
-
-    def violated(self, invariant: str, text: str) -> None:
-        self.world.violated(invariant, text)
 
     # -- resources -------------------------------------------------------------------------------------------------------
 
@@ -114,20 +151,11 @@ class Oracle:
         self.world.watch_resources()
 
     def _check_new(self, known: Resource, found: Node | QueuedResource) -> None:
-        now, lease_id = self.timeline.now, known.lease_id
         if known.node_id not in self.intents:
             self.violated(Invariant.INTENT_FIRST, f"{known} exists, but no intent was committed before")
-        if not is_ours(found) or not lease_id:
+        if not is_ours(found) or not known.lease_id:
             self.violated(Invariant.INTENT_FIRST, f"{known} lacks the label or the name prefix: no list could find it")
-        if lease_id in self.called_gone_at:
-            self.violated(
-                Invariant.GONE_IS_TRUE,
-                f"{known} is created {now - self.called_gone_at[lease_id]:.1f} s after its lease was GONE",
-            )
-        if lease_id in self.reported_gone:
-            self.violated(
-                Invariant.HONEST_EXIT_CODE, f"{known} is created after {self.reported_gone[lease_id]} reported it gone"
-            )
+        self.check_not_gone(known, known.lease_id)
         self.check_labels(found, known)
 
     def _check_one_at_a_time(self, known: Resource, other: Resource) -> None:
@@ -227,11 +255,6 @@ class Oracle:
             if resource.node is known:
                 resource.lost_at = resource.lost_at or self.timeline.now
 
-    def signal_sent(self, process: Process) -> None:
-        for claim in self.claims:
-            if claim.owner is process:
-                claim.end(self.timeline.now, "a signal")
-
     def heartbeat(self, vm: NodeVms) -> None:
         self.heartbeats[vm.node.uid] = self.timeline.now
 
@@ -249,17 +272,11 @@ class Oracle:
         self.resources[vm.node.uid].job_ends_at = ends_at
 
     def on_lease_change(self, event: LeaseEvent, before: Lease | None, after: Lease) -> None:
-        """Check a committed change of a lease, in any ledger."""
+        super().on_lease_change(event, before, after)
         now = self.timeline.now
-        if self.world.trace is not None:
-            self.world.log(f"ledger: {type(event).__name__} {after.name.node} → {after.state}")
-        if before is not None and _ORDER[after.state] < _ORDER[before.state]:
-            self.violated(Invariant.FORWARD_ONLY, f"{after.name.node} went from {before.state} back to {after.state}")
         match event:
             case Intent():
-                if after.name.node in self.intents:
-                    self.violated(Invariant.INTENT_FIRST, f"the name {after.name.node} is used a second time")
-                self.intents[after.name.node], self.intended_at[after.name.node] = after, now
+                self.intended_at[after.name.node] = now
                 self.logins.intended(self.claim_of(after.id), after)
             case Ready():
                 claim = self.claim_of(after.id)
@@ -282,7 +299,6 @@ class Oracle:
                 if claim is None or actor is claim.owner or actor is claim.down_processes.get(after.id):
                     self.down_at.setdefault(after.id, now)  # only these may release it
             case Gone():
-                self.called_gone_at.setdefault(after.id, now)
                 self.logins.lease_gone(after)
                 for resource in self.existing():
                     if resource.lease_id == after.id:

@@ -135,7 +135,6 @@ def type_run(world: ClusterWorld, workload: ClusterWorkload, name: str) -> None:
     claim = ClusterClaim(
         name,
         lease.id,
-        lease.name.node,
         world.timeline.now,
         deadlines_of(workload).wait_s,
         workload.max_s,
@@ -198,6 +197,17 @@ def _no_sink(worker: int, piece: bytes) -> None:
 
 # -- faults of a cluster ---------------------------------------------------------------------------------------------------
 
+SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {  # family → fields of the plan, and the values that each may have
+    "finalizer_stuck": {"finalizer_until": (100.0, 400.0, 1500.0, FOREVER)},
+    "image_missing": {"no_image": (True,)},
+    "job_hangs": {"hangs": (True,)},
+    "never_admitted": {"admitted_after": (None,)},
+    "no_nodes": {"nodes_s": (30.0, 200.0, 800.0, 1000.0, inf)},
+    "nodes_gone": {"nodes_gone_s": (2.0, 60.0, 300.0)},
+    "slow_images": {"pull_s": (20.0, 120.0, 600.0)},
+    "slow_pods": {"pod_stop_s": (10.0, 40.0, 60.0), "collects_s": (0.5, 5.0, 20.0)},
+    "slow_posts": {"slow_posts": (5.0, 14.0)},
+}
 Family = Callable[[Random, ClusterPlan, ClusterWorkload], None]
 FAMILIES: dict[str, Family] = {}
 
@@ -212,29 +222,9 @@ def _moment(rng: Random, workload: ClusterWorkload) -> float:
 
 
 @family
-def never_admitted(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.admitted_after = None
-
-
-@family
 def admitted_late(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
     """About when its wait is over, or long after it."""
     plan.admitted_after = workload.wait_s * rng.choice((0.5, 0.95, 1.0, 1.05, 3.0, 30.0))
-
-
-@family
-def no_nodes(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.nodes_s = rng.choice((30.0, 200.0, 800.0, 1000.0, inf))
-
-
-@family
-def slow_images(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.pull_s = rng.choice((20.0, 120.0, 600.0))
-
-
-@family
-def image_missing(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.no_image = True
 
 
 @family
@@ -251,16 +241,6 @@ def pods_taken(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> Non
 
 
 @family
-def slow_pods(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.pod_stop_s, plan.collects_s = rng.choice((10.0, 40.0, 60.0)), rng.choice((0.5, 5.0, 20.0))
-
-
-@family
-def finalizer_stuck(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.finalizer_until = rng.choice((100.0, 400.0, 1500.0, FOREVER))
-
-
-@family
 def deleted_outside(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
     plan.deleted_at, plan.deleted_how = _moment(rng, workload), rng.choice(("Foreground", "Background"))
 
@@ -268,11 +248,6 @@ def deleted_outside(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -
 @family
 def replaced(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
     plan.replaced_at = _moment(rng, workload)
-
-
-@family
-def job_hangs(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.hangs = True
 
 
 @family
@@ -285,16 +260,6 @@ def lost_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> Non
 def late_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
     """The client gives up after 15 s, and the server has accepted it: it may take effect for a minute."""
     plan.late_posts = [rng.uniform(5.0, 85.0) for _ in range(rng.choice((1, 1, 2, 5)))]
-
-
-@family
-def slow_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.slow_posts = rng.choice((5.0, 14.0))
-
-
-@family
-def nodes_gone(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.nodes_gone_s = rng.choice((2.0, 60.0, 300.0))
 
 
 @family
@@ -343,15 +308,17 @@ def cluster_world_of(seed: int, *, without: frozenset[str] = frozenset(), trace:
     """Return the world of a seed with a cluster."""
     rng = Random(seed ^ 0xC1057E2)
     workload, plan = workload_of(rng), ClusterPlan()
-    chosen = rng.sample(sorted(FAMILIES), rng.choice((0, 0, 1, 1, 1, 2, 3)))
+    chosen = rng.sample(sorted((*SETTINGS, *FAMILIES)), rng.choice((0, 0, 1, 1, 1, 2, 3)))
     others = rng.sample(OF_THIS_SIDE, rng.choice((0, 1, 1, 2, 3)))
     if not set(others) & set(CRASHES) and rng.random() < 0.5:
         others.append("crash")
     plan.families = tuple(name for name in (*chosen, *others) if name not in without)
     for name in plan.families:
+        for field, values in SETTINGS.get(name, {}).items():
+            setattr(plan, field, values[0] if len(values) == 1 else rng.choice(values))
         if name in FAMILIES:
             FAMILIES[name](rng, plan, workload)
-        else:
+        elif name not in SETTINGS:
             random_worlds.FAMILIES[name](rng, plan, workload.job)
     if rng.random() < STEPPED and "clock_steps" not in without:
         plan.families = (*plan.families, "clock_steps")
