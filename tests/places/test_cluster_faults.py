@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -194,11 +195,8 @@ def test_a_jobset_that_is_being_deleted_is_no_longer_waited_for(cluster: Simulat
 def test_what_the_cluster_refuses_was_never_there(
     cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, refusal: Any
 ) -> None:
-    def refuse(*_: Any) -> Any:
-        raise refusal
-
     cluster.job(WAITS)
-    monkeypatch.setattr(Cluster, "post", refuse)
+    monkeypatch.setattr(Cluster, "post", Mock(side_effect=refusal))
     assert cluster.play("run")[0] == refusal.exit_code
     nothing_is_left(cluster, AttemptState.ERROR, refusal.exit_code)
 
@@ -270,14 +268,9 @@ def test_a_detached_job_is_left_alone_by_every_command_until_its_time_is_over(cl
     nothing_is_left(cluster, AttemptState.INTERRUPTED, 71)
 
 
-def test_a_job_that_was_never_admitted_is_deleted_without_any_command(cluster: SimulatedJobSet) -> None:
-    submitted(cluster, WAITS, admitted_after=None)
-    cluster.until(lambda: not cluster.owes())
-    nothing_is_left(cluster, AttemptState.ERROR, 69)
-
-
-def test_a_cluster_that_does_not_answer_at_the_end_of_the_wait_is_asked_again(cluster: SimulatedJobSet) -> None:
-    submitted(cluster, WAITS, admitted_after=None, **away(50.0, 100.0))
+@pytest.mark.parametrize("plan", [{}, away(50.0, 100.0)], ids=["that answers", "that is away at the end of the wait"])
+def test_a_job_that_was_never_admitted_is_deleted_without_any_command(cluster: SimulatedJobSet, plan: Plan) -> None:
+    submitted(cluster, WAITS, admitted_after=None, **plan)
     cluster.until(lambda: not cluster.owes())
     nothing_is_left(cluster, AttemptState.ERROR, 69)
 
