@@ -1,7 +1,7 @@
 """`kill -9` of everything local: what the cluster ends by itself, and what a guardian and gc do."""
 
 import signal
-from typing import Any
+from pathlib import Path
 
 import psutil
 import pytest

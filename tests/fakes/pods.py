@@ -7,6 +7,7 @@ that is asked for, and serves what rotation has left.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -17,6 +18,7 @@ import sys
 import tarfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -41,14 +43,19 @@ class Part:
     ends: bool
 
 
-def code(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, content in files.items():
+def archive_of(*members: tuple[str, bytes | None, str]) -> bytes:
+    """An archive of files. The third is `x` for what can be run; content None: a link to the third, or `dev` for a device."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, content, link in members:
             member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
+            if content is None:
+                member.type = tarfile.CHRTYPE if link == "dev" else tarfile.SYMTYPE
+                member.linkname = link
+            else:
+                member.size, member.mode = len(content), 0o755 if link == "x" else 0o644
+            archive.addfile(member, io.BytesIO(content or b""))
+    return made.getvalue()
 
 
 def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any) -> dict[str, Any]:
@@ -150,6 +157,9 @@ class Pod:
     deleting: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
     clock: Callable[[], float] = time.time
+    rows: list[Any] = field(default_factory=list)  # of the index of its results, where it is written by hand
+    contents: bytes = b""
+    lines: int = 0  # control lines that were written by hand
 
     def start(self, asked: Mapping[str, Any], env: Mapping[str, str], archive: bytes | None) -> None:
         own = {
@@ -180,6 +190,34 @@ class Pod:
         with self.changed:
             self.parts += [Part(self.clock(), piece, piece is pieces[-1]) for piece in pieces]
             self.changed.notify_all()
+
+    def says(self, **said: Any) -> None:
+        """Write a control line by hand."""
+        self.write(b"::tpujob " + json.dumps({"n": self.lines, "of": "main", **said}).encode() + b"\n")
+        self.lines += 1
+
+    def begins(self, phase: str = "main") -> None:
+        self.says(of=None, pod={})
+        self.says(of=phase, began=phase)
+
+    def ends(self, rc: Any = 0, phase: str = "main") -> None:
+        self.says(of=phase, ended=phase, rc=rc)
+
+    def row(self, path: Any, content: bytes, packed: bytes | None = None, **more: Any) -> None:
+        """Add a file to the results, and what stands for its content."""
+        packed = zlib.compress(content) if packed is None else packed
+        digest = hashlib.sha256(content).hexdigest()
+        sizes = {"size_bytes": len(content), "packed_bytes": len(packed)}
+        self.rows.append({"path": path, "sha256": digest, **sizes, **more})
+        self.contents += packed
+
+    def sends(self, line_bytes: int = 1 << 20) -> None:
+        """Send the results, in lines of so many bytes, and the end."""
+        whole = zlib.compress(json.dumps(self.rows).encode()) + self.contents
+        for at in range(0, len(whole), line_bytes):
+            self.says(results=base64.b64encode(whole[at : at + line_bytes]).decode())
+        self.says(end={"rc": 0, "phase": "main", "results_bytes": len(whole)})
+        self.close()
 
     def close(self) -> None:
         with self.changed:

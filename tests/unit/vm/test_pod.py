@@ -2,13 +2,11 @@
 
 import base64
 import hashlib
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +25,7 @@ from orchestrator.vm.files import pack
 from orchestrator.vm.pod import results
 from orchestrator.vm.pod.output import WORD, Output
 from orchestrator.vm.pod.results import LONGEST_BYTES, NO_ROOM, NO_TIME, Results
-from tests.fakes.pods import Leap, program, request
+from tests.fakes.pods import Leap, archive_of, program, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until
 
@@ -94,23 +92,10 @@ def container(tmp_path: Path, python: str) -> Iterator[Container]:  # noqa: F811
     until(lambda: not made.left(), "the end of all that the pod had started")
 
 
-def packed(*members: tuple[str, bytes | None, str]) -> bytes:
-    """An archive of files; content None: a link to the third, or `dev` for a device."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as archive:
-        for name, content, link in members:
-            member = tarfile.TarInfo(name)
-            if content is None:
-                member.type = tarfile.CHRTYPE if link == "dev" else tarfile.SYMTYPE
-                member.linkname = link
-            else:
-                member.size, member.mode = len(content), 0o755 if link == "x" else 0o644
-            archive.addfile(member, io.BytesIO(content or b""))
-    return made.getvalue()
-
-
 def test_code_is_unpacked_with_its_links_and_its_modes(container: Container) -> None:
-    archive = packed(("bin/tool", b"#!/bin/bash\necho runs\n", "x"), ("tool", None, "bin/tool"), ("a/é", b"text\n", ""))
+    archive = archive_of(
+        ("bin/tool", b"#!/bin/bash\necho runs\n", "x"), ("tool", None, "bin/tool"), ("a/é", b"text\n", "")
+    )
     code, lines = container.run(request(("main", "./tool; cat a/é; [ ! -x a/é ]"), archive=archive), archive)
     assert code == 0 and lines[2:4] == [b"runs", b"text"]
 
@@ -126,7 +111,7 @@ def test_code_is_unpacked_with_its_links_and_its_modes(container: Container) -> 
 def test_code_that_leads_out_is_refused(
     container: Container, members: list[tuple[str, bytes | None, str]], why: str
 ) -> None:
-    archive = packed(("good", b"x", ""), *members)
+    archive = archive_of(("good", b"x", ""), *members)
     code, _ = container.run(request(("main", "echo never"), archive=archive), archive)
     assert (code, container.note["why"], container.note["detail"]) == (71, "failed", why)
     assert not container.path("work").exists() and not (container.place / "run" / "out").exists()
@@ -137,7 +122,7 @@ def test_code_that_leads_out_is_refused(
     (lambda archive: None, "there is no code: No such file or directory"),
 ])  # fmt: skip
 def test_damaged_or_missing_code_is_never_run(container: Container, damage: Any, why: str) -> None:
-    archive = packed(("good", b"x" * 1000, ""))
+    archive = archive_of(("good", b"x" * 1000, ""))
     code, lines = container.run(request(("main", "echo never"), archive=archive), damage(archive))
     assert (code, container.note["detail"]) == (71, why) and b"never" not in lines
 
@@ -235,7 +220,7 @@ def test_a_second_sigterm_changes_nothing(container: Container) -> None:
 def test_no_room_for_the_job_is_said(container: Container) -> None:
     """A limit on the size of files stands for a full disk."""
     container.wrapper = ("bash", "-c", 'ulimit -f 4; exec "$@"', "bash")
-    archive = packed(("big", os.urandom(100_000), ""))
+    archive = archive_of(("big", os.urandom(100_000), ""))
     code, _ = container.run(request(("main", "echo never"), archive=archive), archive)
     assert code == 71 and container.note["why"] == "failed" and "File too large" in container.note["detail"]
 

@@ -1,12 +1,10 @@
 """The pods of a job, one or several: their places, the results of all, and ends that come late, in parts or not at all."""
 
-import base64
+import itertools
 import json
 import signal
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +31,14 @@ from tests.waiting import HANG_S, until
 Make = Callable[..., Followed]
 
 
-def says(pod: Pod, lines: Sequence[dict[str, Any]], of: str = "main") -> None:
-    """Write control lines, ten seconds apart, and end the log."""
-    for number, line in enumerate(lines):
-        pod.clock = lambda now=1_800_000_000.0 + 10 * number: now  # type: ignore[misc]
-        pod.write(f"::tpujob {json.dumps({'n': number, 'of': of, **line})}\n".encode())
-    pod.close()
-
-
-def results(names: str) -> list[dict[str, Any]]:
-    """The control lines of as many files, of which each has its name in it."""
-    rows, contents = [], b""
+def ended(pod: Pod, names: str = "abcdefgh") -> None:
+    """Let a job end with these results, of which each has its name in it. Between its lines are ten seconds."""
+    pod.clock = itertools.count(1_800_000_000.0, 10.0).__next__
+    pod.begins()
+    pod.ends()
     for name in names:
-        content = name.encode()
-        packed = zlib.compress(content)
-        row: dict[str, Any] = {"path": name, "size_bytes": len(content), "sha256": sha256(content).hexdigest()}
-        rows.append({**row, "packed_bytes": len(packed)})
-        contents += packed
-    whole = zlib.compress(json.dumps(rows).encode()) + contents
-    pieces = [base64.b64encode(whole[at : at + 40]).decode() for at in range(0, len(whole), 40)]
-    end = {"rc": 0, "phase": "main", "results_bytes": len(whole)}
-    return [*({"results": piece} for piece in pieces), {"end": end}]
-
-
-NONE: dict[str, Any] = {"results_bytes": None}  # of a job that has not begun
+        pod.row(name, name.encode())
+    pod.sends(40)
 
 
 @pytest.fixture
@@ -113,19 +95,27 @@ def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node
     assert (end.state, end.rc) == (WorkerState.EXITED, 0) and seen.log.endswith(b"200000\n")
 
 
-@pytest.mark.parametrize(("of", "lines", "states"), [
-    ("main", results("a")[1:], [WorkerState.EXITED, WorkerState.EXITED]),
-    ("main", [{"end": {"phase": "main", "rc": None, "why": "stalled", **NONE}}], [WorkerState.EXITED, WorkerState.LOST]),
-    ("setup", [{"end": {"phase": "setup", "rc": None, "why": "stalled", **NONE}}], [WorkerState.LOST]),
+def test_so_has_one_of_which_only_the_last_results_are_left(node: Node, followed: Make) -> None:
+    ended(node.pod(), "a")
+    node.pod().rotate(4)
+    seen = followed()
+    assert [seen.end(phase).state for phase in ("setup", "main")] == [WorkerState.EXITED] * 2
+    assert len(seen.collect().problems) == 1
+
+
+@pytest.mark.parametrize(("phase", "states"), [
+    ("main", [WorkerState.EXITED, WorkerState.LOST]), ("setup", [WorkerState.LOST]),
 ])  # fmt: skip
-def test_so_has_one_of_which_only_the_last_lines_are_left(
-    node: Node, followed: Make, of: str, lines: list[dict[str, Any]], states: list[WorkerState]
+def test_so_has_one_of_which_only_the_end_is_left(
+    node: Node, followed: Make, phase: str, states: list[WorkerState]
 ) -> None:
-    says(node.pod(), [{"pod": {}}, *lines], of)
+    node.pod().says(of=None, pod={})
+    node.pod().says(of=phase, end={"phase": phase, "rc": None, "why": "stalled", "results_bytes": None})
+    node.pod().close()
     node.pod().rotate(1)
     seen = followed()
-    assert [seen.end(phase).state for phase in ("setup", "main")[: len(states)]] == states
-    assert len(seen.collect().problems) == ("results" in lines[0])
+    assert [seen.end(each).state for each in ("setup", "main")[: len(states)]] == states
+    assert not seen.collect().problems
 
 
 def test_main_that_is_attached_as_the_following_ends_has_its_end(
@@ -141,8 +131,10 @@ def test_main_that_is_attached_as_the_following_ends_has_its_end(
         attached.wait()
 
     monkeypatch.setattr(follower.Follower, "_conclude", slowly)
-    end = {"rc": 0, "phase": "setup", "why": "deadline"}
-    says(node.pod(), [{"pod": {}}, {"began": "setup"}, {"ended": "setup", "rc": 0}, {"end": end}], "setup")
+    node.pod().begins("setup")
+    node.pod().ends(phase="setup")
+    node.pod().says(of="setup", end={"rc": 0, "phase": "setup", "why": "deadline"})
+    node.pod().close()
     seen = followed()
     assert seen.end("setup").rc == 0
     concluded.wait()
@@ -167,26 +159,20 @@ def failing(
     return left
 
 
-@pytest.mark.usefixtures("quick")
-def test_an_outage_while_the_results_of_an_ended_pod_come_loses_none(
-    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    says(node.pod(), [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")])
-    node.cuts = [1000]
-    left = failing(node, [None, *[CloudUnavailable("the API server is away")] * 20], monkeypatch)
-    seen = followed()
-    assert seen.end().rc == 0
-    assert not seen.collect().problems and not left
+REFUSED = [Vanished("the pod does not exist")] * (follower.LAST_TRIES - 1)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_log_of_an_ended_pod_that_comes_in_many_parts_comes_whole(
-    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("cuts", "errors"), [
+    ([1000], [None, *[CloudUnavailable("the API server is away")] * 20]),
+    ([700] * 12, [None, *REFUSED, None, *REFUSED, None, *REFUSED]),
+], ids=["an outage", "many parts"])  # fmt: skip
+def test_the_log_of_an_ended_pod_comes_whole(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, cuts: list[int | None], errors: list[CloudError | None]
 ) -> None:
-    says(node.pod(), [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")])
-    node.cuts = [700] * 12
-    refused = [Vanished("the pod does not exist")] * (follower.LAST_TRIES - 1)
-    left = failing(node, [None, *refused, None, *refused, None, *refused], monkeypatch)
+    ended(node.pod())
+    node.cuts = cuts[:]
+    left = failing(node, errors, monkeypatch)
     seen = followed()
     assert seen.end().rc == 0
     assert not seen.collect().problems and not left
@@ -200,7 +186,8 @@ def test_a_log_that_is_gone_is_given_up_and_so_is_an_outage_that_lasts(
     node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError, outage_s: float
 ) -> None:
     monkeypatch.setattr(follower, "OUTAGE_S", outage_s)
-    says(node.pod(), [{"pod": {}}, {"began": "main"}])
+    node.pod().begins()
+    node.pod().close()
     failing(node, [error] * 100_000, monkeypatch)
     assert followed().end().state is WorkerState.LOST
 
@@ -229,13 +216,10 @@ def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
     monkeypatch.setattr(node, "log", log_until_then)
     pod = node.pod()
     seen = followed()
-    pod.write(b'::tpujob {"n": 0, "of": "setup", "ended": "setup", "rc": 0}\n')
+    pod.ends(phase="setup")
     seen.follow("setup")
     until(lambda: seen.fleet.wait(1.0).ended, "the end of setup")
-    main: list[dict[str, Any]] = [{"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")]
-    for number, line in enumerate(main, 1):
-        pod.write(f"::tpujob {json.dumps({'n': number, 'of': 'main', **line})}\n".encode())
-    pod.close()
+    ended(pod)
     (following,) = seen.fleet._following.followers
     until(lambda: following._is_busy, "all that is taken without being asked for")
     gone.set()
@@ -246,7 +230,10 @@ def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
 
 
 def test_a_pod_of_an_older_version_has_results_that_are_not_read(node: Node, followed: Make) -> None:
-    says(node.pod(), [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, {"end": {"rc": 0, "phase": "main"}}])
+    node.pod().begins()
+    node.pod().ends()
+    node.pod().says(end={"rc": 0, "phase": "main"})
+    node.pod().close()
     seen = followed()
     assert seen.end().rc == 0
     assert [problem.path for problem in seen.collect().refused] == ["(the rest)"]
@@ -301,13 +288,6 @@ def test_names_that_a_failed_setup_does_not_reach_are_told_however_long_they_are
     assert [file.path for file in seen.collect().files] == ["artifacts/kept"]
 
 
-def test_what_nobody_expected_is_told_all_the_same(node: Node, followed: Make) -> None:
-    pod = node.run({**request(), "phases": None})
-    end = followed().end()
-    assert (end.state, end.why) == (WorkerState.LOST, "failed") and end.detail.startswith("TypeError: ")
-    until(lambda: pod.view().rc == 71, "its own code")
-
-
 def place(worker: int, *, slices: int = 1, hosts: int = 2) -> dict[str, Any]:
     """The variables of a pod as the manifest sets them."""
     return {
@@ -358,11 +338,16 @@ def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(
     until(lambda: pod.view().rc == 143, "its own code")
 
 
-def test_variables_that_contradict_each_other_are_said(node: Node, followed: Make) -> None:
-    node.run(request(("main", "echo never")), 0, **{**place(0), "JOB_COMPLETION_INDEX": "7"})
+@pytest.mark.parametrize(("phases", "index", "detail"), [
+    ([], "7", "ValueError: this is pod 7 of 2: its variables contradict each other"), (None, "0", "TypeError: "),
+])  # fmt: skip
+def test_what_stops_the_program_itself_is_told(
+    node: Node, followed: Make, phases: list[Any] | None, index: str, detail: str
+) -> None:
+    pod = node.run({**request(), "phases": phases}, 0, **{**place(0), "JOB_COMPLETION_INDEX": index})
     end = followed().end()
-    assert (end.state, end.why) == (WorkerState.LOST, "failed")
-    assert end.detail == "ValueError: this is pod 7 of 2: its variables contradict each other"
+    assert (end.state, end.why) == (WorkerState.LOST, "failed") and end.detail.startswith(detail)
+    until(lambda: pod.view().rc == 71, "its own code")
 
 
 def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed: Make) -> None:

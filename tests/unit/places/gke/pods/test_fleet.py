@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.hosts.fleet.follow import WorkerState
-from tests.fakes.pods import Leap, Node, code, request
+from tests.fakes.pods import Leap, Node, archive_of, request
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.waiting import until
 
@@ -26,7 +26,7 @@ def up(followed: Make) -> Followed:
 
 
 def test_a_job_in_a_pod_has_its_log_its_figures_its_code_and_its_results(node: Node, followed: Make) -> None:
-    archive = code({"a/hello.txt": b"hello\n"})
+    archive = archive_of(("a/hello.txt", b"hello\n", ""))
     main = """
     cat a/hello.txt
     echo "$TPUJOB_RUN $TPUJOB_ATTEMPT $TPUJOB_WORKER/$TPUJOB_WORKERS $TPU_NAME $PJRT_DEVICE $TPUJOB_COORDINATOR"
