@@ -19,7 +19,7 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,8 +81,16 @@ def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any
     }
 
 
-def program(place: Path, asked: Mapping[str, Any], archive: bytes | None) -> list[str]:
-    """Lay out what a pod's program finds, and return its arguments."""
+def popen(
+    place: Path,
+    asked: Mapping[str, Any],
+    archive: bytes | None,
+    env: Mapping[str, str],
+    *,
+    words: Sequence[str] = (sys.executable,),
+    stdout: int = subprocess.PIPE,
+) -> subprocess.Popen[bytes]:
+    """Lay out what a pod's program finds, and start it. `words`: the Python, and what is before it."""
     inside, run = place / "in", place / "run"
     for each in (inside, run):
         each.mkdir(parents=True, exist_ok=True)
@@ -90,7 +98,14 @@ def program(place: Path, asked: Mapping[str, Any], archive: bytes | None) -> lis
     (inside / "request.json").write_text(json.dumps(asked))
     if archive is not None:
         (inside / "code.tar.gz").write_bytes(archive)
-    return [str(inside / "agent.zip"), "pod", str(inside), str(run)]
+    own = {"TPUJOB_TERMINATION_LOG": str(place / "note"), "HOME": str(run)}
+    return subprocess.Popen(
+        [*words, str(inside / "agent.zip"), "pod", str(inside), str(run)],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **own, **NO_TMP, **env},
+    )
 
 
 LEAPING = """
@@ -162,18 +177,7 @@ class Pod:
     lines: int = 0  # control lines that were written by hand
 
     def start(self, asked: Mapping[str, Any], env: Mapping[str, str], archive: bytes | None) -> None:
-        own = {
-            "TPUJOB_TERMINATION_LOG": str(self.place / "note"),
-            "HOME": str(self.place / "run"),
-            "TPUJOB_POD": self.name,
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, *program(self.place, asked, archive)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **own, **NO_TMP, **env},
-        )
+        self.process = popen(self.place, asked, archive, {"TPUJOB_POD": self.name, **env})
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:

@@ -25,7 +25,7 @@ from orchestrator.vm.files import pack
 from orchestrator.vm.pod import results
 from orchestrator.vm.pod.output import WORD, Output
 from orchestrator.vm.pod.results import LONGEST_BYTES, NO_ROOM, NO_TIME, Results
-from tests.fakes.pods import Leap, archive_of, program, request
+from tests.fakes.pods import Leap, archive_of, popen, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until
 
@@ -42,15 +42,8 @@ class Container:
     def popen(
         self, asked: Mapping[str, Any], archive: bytes | None = None, stdout: int = subprocess.PIPE, **env: str
     ) -> subprocess.Popen[bytes]:
-        variables = {**os.environ, "TPUJOB_TERMINATION_LOG": str(self.place / "note"), **env}
-        self.processes.append(
-            subprocess.Popen(
-                [*self.wrapper, self.python, *program(self.place, asked, archive)],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                env=variables,
-            )
-        )
+        words = (*self.wrapper, self.python)
+        self.processes.append(popen(self.place, asked, archive, env, words=words, stdout=stdout))
         return self.processes[-1]
 
     def run(self, asked: Mapping[str, Any], archive: bytes | None = None, **env: Any) -> tuple[int, list[bytes]]:
@@ -134,15 +127,6 @@ def test_an_archive_that_is_none_is_said(container: Container) -> None:
     assert container.note["detail"].startswith("the archive of the code is damaged: ")
 
 
-@pytest.mark.parametrize(("keys", "why"), [
-    ({"schema": 2}, "ValueError: the request has schema 2, and this program knows 1"),
-    ({"phases": [{"name": "../x", "script": ""}]}, "ValueError: bad name '../x'"),
-])  # fmt: skip
-def test_a_request_that_is_not_understood_is_said(container: Container, keys: dict[str, Any], why: str) -> None:
-    code, _ = container.run(request(("main", "echo never"), **keys))
-    assert (code, container.note["why"], container.note["detail"]) == (71, "failed", why)
-
-
 def test_the_job_has_a_home_where_the_image_has_none(container: Container) -> None:
     _, lines = container.run(request(("main", 'echo "$HOME"')), HOME="/nowhere")
     assert lines[2] == str(container.place / "run" / "home").encode()
@@ -185,14 +169,6 @@ def test_what_a_job_leaves_behind_is_ended_with_it(container: Container) -> None
     assert code == 0
     left = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", own]]
     assert not container.left() and not left
-
-
-def test_a_kill_of_the_program_ends_the_job_and_tells_where_it_was(container: Container) -> None:
-    process = container.popen(request(("setup", "true"), ("main", "echo up; sleep 1000")))
-    until(lambda: container.path("main", "log").exists() and container.path("main", "log").read_text(), "the job")
-    process.kill()
-    until(lambda: container.path("main", "exit.json").exists(), "the end of the job")
-    assert (container.note["phase"], container.note["rc"], container.note["why"]) == ("main", None, None)
 
 
 def test_a_supervisor_that_is_killed_is_lost_and_nothing_of_its_job_stays(container: Container) -> None:

@@ -36,6 +36,11 @@ def written(path: Path, name: str, server: str = "https://127.0.0.1:6443", **cha
     return path
 
 
+def api_of(path: Path) -> KubeApi:
+    environ = {"KUBECONFIG": str(path)}
+    return clusters.open_api(clusters.identity(None, None, environ), environ)
+
+
 def test_without_the_variable_it_is_the_file_below_home(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     written(tmp_path / ".kube" / "config", "home")
@@ -65,6 +70,17 @@ def test_a_cluster_that_is_named_needs_no_kubeconfig(tmp_path: Path) -> None:
     assert clusters.identity(None, CLUSTER, {"HOME": str(tmp_path)}) == CLUSTER
 
 
+def acting(key: str, value: Any) -> dict[str, Any]:
+    return {"users": [{"name": "one", "user": {"token": "t", key: value}}]}
+
+
+def at(**cluster: str) -> dict[str, Any]:
+    return {"clusters": [{"name": "one", "cluster": cluster}]}
+
+
+NO_ADDRESS = r"the server of context 'one' of your kubeconfig is .*, which is no address"
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({"current-context": None}, "no current context"),
     ({"clusters": []}, "the cluster of context 'one' is missing"),
@@ -73,11 +89,17 @@ def test_a_cluster_that_is_named_needs_no_kubeconfig(tmp_path: Path) -> None:
     ({"contexts": "x"}, "cannot be used as a kubeconfig"), ({"contexts": []}, "no context 'one'"),
     ({"contexts": None}, "no context 'one'"), ({"clusters": None}, "the cluster of context 'one' is missing"),
     ({"users": None}, "the user of context 'one' is missing"),
+    (acting("as", "jane"), r"user 'one' of your kubeconfig acts as another \(as\)"),
+    (acting("as-uid", "jane"), r"acts as another \(as-uid\)"), (acting("as-groups", ["x"]), r"another \(as-groups\)"),
+    (acting("as-user-extra", {"reason": ["x"]}), r"acts as another \(as-user-extra\)"),
+    *((at(server=server), NO_ADDRESS) for server in ("127.0.0.1:6443", "api.example", "//api.example")),
+    *((at(server=server), NO_ADDRESS) for server in ("ftp://api.example", "https://", "")),
+    (at(), NO_ADDRESS),
 ])  # fmt: skip
-def test_what_a_kubeconfig_lacks_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_what_a_kubeconfig_lacks_or_cannot_have_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     path = written(tmp_path / "config", "one", **changes)
     with pytest.raises(ConfigError, match=words):
-        clusters.load(None, {"KUBECONFIG": str(path)})
+        clusters.identity(None, None, {"KUBECONFIG": str(path)})
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -108,34 +130,16 @@ def test_files_that_have_only_a_part_are_merged(tmp_path: Path) -> None:
     assert clusters.identity("one", None, environ) == "one@https://127.0.0.1:6443"
 
 
-@pytest.mark.parametrize("key", ["as", "as-uid", "as-groups", "as-user-extra"])
-def test_a_user_who_acts_as_another_is_refused_in_words(tmp_path: Path, key: str) -> None:
-    value = {"as-groups": ["admins"], "as-user-extra": {"reason": ["x"]}}.get(key, "jane")
-    path = written(tmp_path / "config", "one", users=[{"name": "one", "user": {"token": "t", key: value}}])
-    with pytest.raises(ConfigError, match=rf"user 'one' of your kubeconfig acts as another \({key}\)"):
-        clusters.identity(None, None, {"KUBECONFIG": str(path)})
-
-
 def test_a_user_who_acts_as_another_is_in_nobodys_way_in_another_context(tmp_path: Path) -> None:
     users = [{"name": "one", "user": {"token": "t"}}, {"name": "other", "user": {"token": "t", "as": "jane"}}]
     path = written(tmp_path / "config", "one", users=users)
     assert clusters.identity(None, None, {"KUBECONFIG": str(path)}) == "one@https://127.0.0.1:6443"
 
 
-@pytest.mark.parametrize(
-    "server", ["127.0.0.1:6443", "api.example", "//api.example", "ftp://api.example", "https://", "", None]
-)
-def test_a_server_that_is_no_web_address_is_refused_before_it_is_asked(tmp_path: Path, server: str | None) -> None:
-    cluster = {} if server is None else {"server": server}  # else lightkube takes one on this machine
-    path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
-    with pytest.raises(ConfigError, match=r"the server of context 'one' of your kubeconfig is .*, which is no address"):
-        clusters.identity(None, None, {"KUBECONFIG": str(path)})
-
-
 def test_a_server_whose_address_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:
-    environ = {"KUBECONFIG": str(written(tmp_path / "config", "one", "https://127.0.0.1:port"))}
+    path = written(tmp_path / "config", "one", "https://127.0.0.1:port")
     with pytest.raises(ConfigError, match="context 'one' of your kubeconfig cannot be used"):
-        clusters.open_api(clusters.identity(None, None, environ), environ)
+        api_of(path)
 
 
 def test_no_kubeconfig_at_all_says_what_writes_one(tmp_path: Path) -> None:
@@ -170,10 +174,8 @@ def lines(stub: StubApi) -> list[str]:
 
 def test_the_proxy_of_the_kubeconfig_is_used(tmp_path: Path, stub: StubApi) -> None:
     stub.answers(StubReply(body={}))
-    cluster = {"server": "http://api.example", "proxy-url": stub.url}
-    path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
-    environ = {"KUBECONFIG": str(path)}
-    clusters.open_api(clusters.identity(None, None, environ), environ).get("/api")
+    changes = at(server="http://api.example", **{"proxy-url": stub.url})
+    api_of(written(tmp_path / "config", "one", **changes)).get("/api")
     assert lines(stub) == ["GET http://api.example/api"]
 
 
@@ -182,17 +184,14 @@ def test_no_variable_names_a_proxy_for_a_cluster_on_this_machine(
 ) -> None:
     stub.answers(StubReply(body={}))
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:1")
-    environ = {"KUBECONFIG": str(written(tmp_path / "config", "one", stub.url))}
-    clusters.open_api(clusters.identity(None, None, environ), environ).get("/api")
+    api_of(written(tmp_path / "config", "one", stub.url)).get("/api")
     assert lines(stub) == ["GET /api"]
 
 
 def test_a_certificate_is_compared_with_the_name_that_the_kubeconfig_gives(tmp_path: Path) -> None:
     def asked(**changes: str) -> KubeApi:
-        cluster = {"server": stub.url, "certificate-authority": "ca.pem", **changes}
-        path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
-        environ = {"KUBECONFIG": str(path)}
-        return clusters.open_api(clusters.identity(None, None, environ), environ)
+        made = at(server=stub.url, **{"certificate-authority": "ca.pem", **changes})
+        return api_of(written(tmp_path / "config", "one", **made))
 
     context, _ = certificate(tmp_path, "api.internal")
     with stub_api(context) as stub:
@@ -209,11 +208,9 @@ def test_a_proxy_for_which_a_package_is_missing_is_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "socksio", None)
-    cluster = {"server": "https://api.example", "proxy-url": "socks5://127.0.0.1:1"}
-    path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
-    environ = {"KUBECONFIG": str(path)}
+    path = written(tmp_path / "c", "one", **at(server="https://api.example", **{"proxy-url": "socks5://127.0.0.1:1"}))
     with pytest.raises(ConfigError, match=r"the proxy to https://api\.example cannot be used"):
-        clusters.open_api(clusters.identity(None, None, environ), environ)
+        api_of(path)
 
 
 COUNT = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " ")'
@@ -226,9 +223,7 @@ def opened(tmp_path: Path, script: str, answer: Callable[[httpx2.Request], httpx
     plugin.write_text(f"#!/bin/sh\n{script}\n")
     plugin.chmod(0o700)
     asked = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "bin/plugin", **changes}
-    path = written(tmp_path / "config", "one", users=[{"name": "one", "user": {"exec": asked}}])
-    environ = {"KUBECONFIG": str(path)}
-    api = clusters.open_api(clusters.identity(None, None, environ), environ)
+    api = api_of(written(tmp_path / "config", "one", users=[{"name": "one", "user": {"exec": asked}}]))
     api._http._transport = httpx2.MockTransport(answer)
     return api
 

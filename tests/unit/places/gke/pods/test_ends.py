@@ -338,13 +338,16 @@ def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(
     until(lambda: pod.view().rc == 143, "its own code")
 
 
-@pytest.mark.parametrize(("phases", "index", "detail"), [
-    ([], "7", "ValueError: this is pod 7 of 2: its variables contradict each other"), (None, "0", "TypeError: "),
+@pytest.mark.parametrize(("keys", "index", "detail"), [
+    ({}, "7", "ValueError: this is pod 7 of 2: its variables contradict each other"),
+    ({"phases": None}, "0", "TypeError: "),
+    ({"schema": 2}, "0", "ValueError: the request has schema 2, and this program knows 1"),
+    ({"phases": [{"name": "../x", "script": ""}]}, "0", "ValueError: bad name '../x'"),
 ])  # fmt: skip
 def test_what_stops_the_program_itself_is_told(
-    node: Node, followed: Make, phases: list[Any] | None, index: str, detail: str
+    node: Node, followed: Make, keys: dict[str, Any], index: str, detail: str
 ) -> None:
-    pod = node.run({**request(), "phases": phases}, 0, **{**place(0), "JOB_COMPLETION_INDEX": index})
+    pod = node.run({**request(), **keys}, 0, **{**place(0), "JOB_COMPLETION_INDEX": index})
     end = followed().end()
     assert (end.state, end.why) == (WorkerState.LOST, "failed") and end.detail.startswith(detail)
     until(lambda: pod.view().rc == 71, "its own code")

@@ -170,6 +170,8 @@ def test_a_pod_that_is_killed_is_lost_and_leaves_no_process(node: Node, followed
     assert (end.state, end.rc, end.why) == (WorkerState.LOST, None, "OOMKilled")
     exited = pod.place / "run" / "r1-1" / "main" / "exit.json"
     until(exited.exists, "the end of what the pod had started")
+    note = json.loads((pod.place / "note").read_text())
+    assert (note["phase"], note["rc"], note["why"]) == ("main", None, None)
     found = seen.collect()
     assert [str(problem) for problem in found.problems] == [
         "worker0: (the rest): the pod ended before it had sent its results"
