@@ -43,6 +43,7 @@ from tests.simulation.oracle.periods import (
 )
 
 if TYPE_CHECKING:
+    from tests.simulation.model.process import Process
     from tests.simulation.model.world import World
     from tests.simulation.oracle.claims import Claim, Race, Resource
 
@@ -70,7 +71,7 @@ def bound(world: World, claim: Claim, resource: Resource, begin: float) -> Allow
 
 def _local(world: World, claim: Claim, resource: Resource, begin: float) -> float:
     """Return the seconds from `begin` within which this machine must have deleted it; NEVER if it cannot."""
-    machine, plan = world.laptop, world.plan
+    machine = world.laptop
     down = claim.down_processes.get(resource.lease_id)
     owner = down or claim.owner
     until = world.timeline.now if resource.gone_at is None else resource.gone_at
@@ -96,11 +97,31 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     left = owner is not None and stays and not owner.killed and owner.signals_received < 3
     if left and 0.0 <= ended_at - begin < RELEASE_S:
         return finish(world, "local", resource, begin, awake_since, COMMAND_OWN_S, until)  # it may not exit earlier
-    killed_at = guardians_killed_at(world, owner, any_guardian=mode != "run")
+    # The guardian looks at once; at held and detached slices every so often.
+    need = GUARDIAN_OWN_S if mode == "run" or down is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
+    return without_owner_s(world, resource, owner, begin, awake_since, until, lasting=mode != "run", guardian_s=need)
+
+
+def without_owner_s(
+    world: World,
+    resource: Resource,
+    owner: Process | None,
+    begin: float,
+    awake_since: float,
+    until: float,
+    *,
+    lasting: bool,
+    guardian_s: float,
+) -> float:
+    """Return how long this machine may take once the owner has ended: its guardian, the timer, or the next command.
+
+    `lasting`: the claim outlasts its owner.
+    """
+    machine, plan = world.laptop, world.plan
+    ended_at = begin if owner is None else owner.ended_at
+    killed_at = guardians_killed_at(world, owner, any_guardian=lasting)
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
-        # It looks at once; at held and detached slices every so often.
-        need = GUARDIAN_OWN_S if mode == "run" or down is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
-        return finish(world, "local", resource, begin, max(awake_since, ended_at), need, until)
+        return finish(world, "local", resource, begin, max(awake_since, ended_at), guardian_s, until)
     if machine.timer_s is not None:
         start = max(awake_since, killed_at or begin, ended_at)
         return finish(world, "local", resource, begin, start, machine.timer_s + GUARDIAN_OWN_S, until)

@@ -15,8 +15,7 @@ from orchestrator.run.progress import Outcome
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.jobsets import JobSet, Owned, Pod
 from tests.simulation.model.machine import BUDGET_S
-from tests.simulation.model.scheduled_faults import guardians_killed_at
-from tests.simulation.oracle.bounds import Allowance
+from tests.simulation.oracle.bounds import Allowance, without_owner_s
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.oracle.oracle import OracleOfLeases
 from tests.simulation.oracle.periods import (
@@ -32,7 +31,6 @@ from tests.simulation.oracle.periods import (
     finish,
     overlap,
     periods,
-    was_disturbed,
 )
 
 if TYPE_CHECKING:
@@ -422,12 +420,10 @@ class ClusterOracle(OracleOfLeases):
         if owner is canceler and canceler is not None:
             awake = max(awake, canceler.started_at)
 
-        def done(start: float, need: float) -> float:
-            return finish(world, "local", fate, begin, start, need, now)  # type: ignore[arg-type]
-
         if owner is not None and owner.alive:
             own_s = COMMAND_S if owner is canceler else world.collect_s + self._create_s()
-            return done(awake, COMMAND_OWN_S + LOOK_S + own_s)
+            need = COMMAND_OWN_S + LOOK_S + own_s
+            return finish(world, "local", fate, begin, awake, need, now)  # type: ignore[arg-type]
         ended_at = begin if owner is None else owner.ended_at
         if (
             owner is not None
@@ -436,20 +432,12 @@ class ClusterOracle(OracleOfLeases):
             and getattr(owner.result, "exit_code", None) != 75  # it has given up, and said so
             and 0.0 <= ended_at - begin < RELEASE_S
         ):
-            return done(awake, COMMAND_OWN_S)
+            return finish(world, "local", fate, begin, awake, COMMAND_OWN_S, now)  # type: ignore[arg-type]
         lasting = claim.detached_at is not None
-        killed_at = guardians_killed_at(world, owner, any_guardian=lasting)
-        if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
-            need = GUARDIAN_OWN_S + (GUARDIAN_POLL_S if lasting else 0.0)
-            if len(self.claims) > 1 and (plan.replaced_at is not None or plan.finalizer_until is not None):
-                need += BUDGET_S  # the recovery of a lease whose absence cannot be proven goes first
-            return done(max(awake, ended_at), need)
-        if machine.timer_s is not None:
-            return done(max(awake, killed_at or begin, ended_at), machine.timer_s + GUARDIAN_OWN_S)
-        typed = [at for at in machine.command_times if at >= max(begin, ended_at, machine.on_since)]
-        if not typed or was_disturbed(world, typed[0], typed[0] + COMMAND_S):  # type: ignore[arg-type]
-            return NEVER
-        return done(max(typed[0], awake), COMMAND_S)
+        need = GUARDIAN_OWN_S + (GUARDIAN_POLL_S if lasting else 0.0)
+        if len(self.claims) > 1 and (plan.replaced_at is not None or plan.finalizer_until is not None):
+            need += BUDGET_S  # the recovery of a lease whose absence cannot be proven goes first
+        return without_owner_s(world, fate, owner, begin, awake, now, lasting=lasting, guardian_s=need)  # type: ignore[arg-type]
 
     def _create_s(self) -> float:
         """How long a create may take that is not interrupted: each of its objects is posted once."""
