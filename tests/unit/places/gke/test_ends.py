@@ -62,8 +62,8 @@ NODES = ("gke-a", "gke-b")
 class Nodes:
     """The nodes of a cluster at a time: each as long as it is there, by seconds from the beginning."""
 
-    def __init__(self, **until_s: float) -> None:
-        self.time, self.until = 0.0, {name.replace("_", "-"): s for name, s in until_s.items()}
+    def __init__(self, *until_s: float) -> None:
+        self.time, self.until = 0.0, dict(zip(NODES, until_s, strict=False))
         self.busy: set[str] = set()
         self.errors: list[CloudError] = []
         self.told: list[str] = []
@@ -84,12 +84,6 @@ class Nodes:
         return None
 
 
-def told(cloud: Nodes) -> list[str]:
-    driven(report_nodes("a-cluster", NODES), cloud.answer)
-    assert cloud.time <= WATCH_S + 60
-    return [text.removeprefix("nodes ") for text in cloud.told if "still exist" not in text]
-
-
 def test_a_run_ends_with_its_objects_and_names_the_nodes_that_stay() -> None:
     cloud, stay = Nodes(), ClusterStay(seen=Seen(NODES))
     lease, _ = lease_and_request()
@@ -99,33 +93,25 @@ def test_a_run_ends_with_its_objects_and_names_the_nodes_that_stay() -> None:
     driven(ClusterStay().tell_rest(lease, watch=False), Mock(side_effect=AssertionError))
 
 
-def test_nodes_are_watched_until_they_are_gone() -> None:
-    lines = told(Nodes(gke_a=95, gke_b=200))
-    assert lines[0].startswith("2 nodes of pool pool (gke-a, gke-b): billed until the cluster deletes them")
-    assert lines[1] == "all 2 nodes are gone after 3 m 25 s"
-
-
-def test_nodes_that_stay_are_named_at_the_end_of_the_watch() -> None:
-    lines = told(Nodes(gke_a=95, gke_b=1e9))
-    assert lines[-1].startswith("warning nodes STILL THERE, and billed: 1 node of pool pool (gke-b); a minimum size")
-
-
-def test_a_node_that_other_jobs_use_is_not_waited_for() -> None:
-    cloud = Nodes(gke_a=95, gke_b=1e9)
-    cloud.busy.add("gke-b")
-    assert told(cloud)[-1] == "the node is gone after 1 m 45 s; 1 node of pool pool (gke-b), 1 in use by others"
-
-
-def test_a_user_who_may_not_read_nodes_is_told_so() -> None:
-    cloud = Nodes(gke_a=0, gke_b=0)
-    cloud.errors = [AuthError("nodes is forbidden")]
-    assert told(cloud) == ["you may not read nodes, so that they are gone is not known: nodes is forbidden"]
-
-
-def test_an_api_server_that_is_away_for_a_moment_is_asked_again() -> None:
-    cloud = Nodes(gke_a=0, gke_b=0)
-    cloud.errors = [CloudUnavailable("503")]
-    assert told(cloud)[0].startswith("all 2 nodes are gone after")
+@pytest.mark.parametrize(("until_s", "more", "number", "line"), [
+    ((95, 200), {}, 0, "2 nodes of pool pool (gke-a, gke-b): billed until the cluster deletes them"),
+    ((95, 200), {}, 1, "all 2 nodes are gone after 3 m 25 s"),
+    ((95, 1e9), {}, -1, "warning nodes STILL THERE, and billed: 1 node of pool pool (gke-b); a minimum size"),
+    ((95, 1e9), {"busy": {"gke-b"}}, -1,
+     "the node is gone after 1 m 45 s; 1 node of pool pool (gke-b), 1 in use by others"),
+    ((0, 0), {"errors": [AuthError("nodes is forbidden")]}, 0,
+     "you may not read nodes, so that they are gone is not known: nodes is forbidden"),
+    ((0, 0), {"errors": [CloudUnavailable("503")]}, 0, "all 2 nodes are gone after"),
+])  # fmt: skip
+def test_nodes_are_watched_until_they_are_gone_or_stay(
+    until_s: tuple[float, float], more: dict[str, Any], number: int, line: str
+) -> None:
+    cloud = Nodes(*until_s)
+    vars(cloud).update(more)
+    driven(report_nodes("a-cluster", NODES), cloud.answer)
+    assert cloud.time <= WATCH_S + 60
+    told = [text.removeprefix("nodes ") for text in cloud.told if "still exist" not in text]
+    assert told[number].startswith(line)
 
 
 def test_without_nodes_nothing_is_asked() -> None:
