@@ -152,26 +152,77 @@ class Stream:
             yield line
 
     def close(self) -> None:
-        self.closed.set()
-        with self.pod.changed:
-            self.pod.changed.notify_all()
+        self.pod.leave(self.closed)
 
 
 @dataclass
-class Pod:
+class NodeLog:
+    """The log of a container as a node keeps it."""
+
+    parts: list[Part] = field(default_factory=list)
+    rotated: int = 0  # so many parts are gone
+    closed: bool = False  # nothing comes any more
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    clock: Callable[[], float] = time.time
+
+    def write(self, line: bytes) -> None:
+        """A line as containerd gets it; without its end only from a container that was killed."""
+        text = line[:-1] if line.endswith(b"\n") else line
+        text = text[:-1] if line.endswith(b"\r\n") else text
+        pieces = [text[at : at + PART_BYTES] for at in range(0, len(text), PART_BYTES)] or [b""]
+        with self.changed:
+            self.parts += [Part(self.clock(), piece, piece is pieces[-1]) for piece in pieces]
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def rotate(self, parts: int) -> None:
+        with self.changed:
+            self.rotated = max(self.rotated, parts)
+
+    def served(
+        self, since: float | None, left: threading.Event, *, follow: bool = True, timestamps: bool = True
+    ) -> Iterator[bytes]:
+        """The lines as kubelet sends them."""
+        at, begins = 0, True
+        while True:
+            with self.changed:
+                while follow and not (len(self.parts) > max(at, self.rotated) or self.closed or left.is_set()):
+                    self.changed.wait()
+                if left.is_set():
+                    return
+                at = max(at, self.rotated)
+                new = self.parts[at:]
+                if not new and (self.closed or not follow):
+                    return
+            for part in new:
+                at += 1
+                if since is not None and part.time < int(since):
+                    continue
+                head = stamp(part.time) + b" " if begins and timestamps else b""
+                begins = part.ends
+                yield head + part.content + (b"\n" if part.ends else b"")
+
+    def leave(self, left: threading.Event) -> None:
+        """Let one who reads it end."""
+        left.set()
+        with self.changed:
+            self.changed.notify_all()
+
+
+@dataclass(kw_only=True)
+class Pod(NodeLog):
     """One container: its process, and its log as the node keeps it."""
 
     worker: int
     name: str
     place: Path
     process: subprocess.Popen[bytes] | None = None
-    parts: list[Part] = field(default_factory=list)
-    rotated: int = 0  # so many parts are gone
-    closed: bool = False  # nothing comes any more
     reason: str = ""
     deleting: bool = False
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    clock: Callable[[], float] = time.time
     rows: list[Any] = field(default_factory=list)  # of the index of its results, where it is written by hand
     contents: bytes = b""
     lines: int = 0  # control lines that were written by hand
@@ -185,15 +236,6 @@ class Pod:
             self.write(line)
         process.wait()
         self.close()
-
-    def write(self, line: bytes) -> None:
-        """A line as containerd gets it; without its end only from a container that was killed."""
-        text = line[:-1] if line.endswith(b"\n") else line
-        text = text[:-1] if line.endswith(b"\r\n") else text
-        pieces = [text[at : at + PART_BYTES] for at in range(0, len(text), PART_BYTES)] or [b""]
-        with self.changed:
-            self.parts += [Part(self.clock(), piece, piece is pieces[-1]) for piece in pieces]
-            self.changed.notify_all()
 
     def says(self, **said: Any) -> None:
         """Write a control line by hand."""
@@ -222,36 +264,6 @@ class Pod:
             self.says(results=base64.b64encode(whole[at : at + line_bytes]).decode())
         self.says(end={"rc": 0, "phase": "main", "results_bytes": len(whole)})
         self.close()
-
-    def close(self) -> None:
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
-
-    def rotate(self, parts: int) -> None:
-        with self.changed:
-            self.rotated = max(self.rotated, parts)
-
-    def served(self, since: float | None, closed: threading.Event) -> Iterator[bytes]:
-        """The lines as kubelet sends them."""
-        at, begins = 0, True
-        while True:
-            with self.changed:
-                while not (len(self.parts) > max(at, self.rotated) or self.closed or closed.is_set()):
-                    self.changed.wait()
-                if closed.is_set():
-                    return
-                at = max(at, self.rotated)
-                new = self.parts[at:]
-                if not new and self.closed:
-                    return
-            for part in new:
-                at += 1
-                if since is not None and part.time < int(since):
-                    continue
-                head = stamp(part.time) + b" " if begins else b""
-                begins = part.ends
-                yield head + part.content + (b"\n" if part.ends else b"")
 
     def view(self) -> PodView:
         process = self.process
@@ -292,7 +304,9 @@ class Node:
 
     def pod(self, worker: int = 0) -> Pod:
         if worker not in self.all:
-            self.all[worker] = Pod(worker, f"tpujob-x-slice-0-{worker}-abcde", self.place / str(worker))
+            self.all[worker] = Pod(
+                worker=worker, name=f"tpujob-x-slice-0-{worker}-abcde", place=self.place / str(worker)
+            )
         return self.all[worker]
 
     def run(self, asked: Mapping[str, Any], worker: int = 0, archive: bytes | None = None, **env: str) -> Pod:

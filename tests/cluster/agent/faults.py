@@ -122,7 +122,8 @@ class Faults:
 
     async def play_log_rotated(self, namespace: str, pod: str) -> None:
         """What the pod has printed so far can be read no more."""
-        self._pod(namespace, pod).log.rotate()
+        log = self._pod(namespace, pod).log
+        log.rotate(len(log.parts))
 
     async def play_supply(self, namespace: str, **settings: Any) -> None:
         """How nodes come and go for a namespace: the fields of `Supply`."""

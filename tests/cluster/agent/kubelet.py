@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 
 from tests.cluster.agent import environment, sandbox
 from tests.cluster.agent.api import Api, Object, Refused, place_of, timestamp
-from tests.cluster.agent.container_log import ContainerLog, capture
+from tests.cluster.agent.container_log import capture
 from tests.cluster.agent.nodes import Nodes
+from tests.fakes.pods import NodeLog
 
 AGAIN_S = 0.2
 MESSAGE_BYTES = 4096
@@ -43,7 +44,7 @@ class Running:
     address: str
     directory: Path
     verdict: asyncio.Future[Verdict]
-    log: ContainerLog = field(default_factory=ContainerLog)
+    log: NodeLog = field(default_factory=NodeLog)
     process: asyncio.subprocess.Process | None = None
     task: asyncio.Task[None] | None = None
     waiting: str = "ContainerCreating"
@@ -168,7 +169,7 @@ class Kubelet:
 
     async def _finish(self, running: Running, verdict: Verdict | None, terminated: Object | None) -> None:
         running.ended = True
-        running.log.end()
+        running.log.close()
         self._write_hosts(running.pod["metadata"]["namespace"])
         if verdict is not None and verdict.silent:
             return

@@ -7,10 +7,11 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from aiohttp import web
 
-from tests.cluster.agent.container_log import parse_time
+from tests.cluster.agent.container_log import pieces
 from tests.cluster.agent.kubelet import Kubelet
 from tests.cluster.plane.processes import Authority
 
@@ -63,17 +64,14 @@ class KubeletServer:
             container = request.match_info["container"]
             why = f'container "{container}" in pod "{name}" is waiting to start: {running.waiting}'
             return web.Response(status=400, text=why)
-        since = query.get("sinceTime")
-        pieces = running.log.read(
-            follow=query.get("follow") == "true",
-            timestamps=query.get("timestamps") == "true",
-            since_ns=parse_time(since) if since else None,
-        )
+        since = datetime.fromisoformat(query["sinceTime"]).timestamp() if "sinceTime" in query else None
+        follow, timestamps = (query.get(each) == "true" for each in ("follow", "timestamps"))
+        read = pieces(running.log, since, follow=follow, timestamps=timestamps)
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         answer.enable_chunked_encoding()
         with contextlib.suppress(ConnectionResetError):  # who read it has gone
             await answer.prepare(request)
-            await self._send(answer, request, pieces)
+            await self._send(answer, request, read)
         return answer
 
     async def _send(self, answer: web.StreamResponse, request: web.Request, pieces: AsyncIterator[bytes]) -> None:

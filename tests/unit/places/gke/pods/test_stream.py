@@ -13,7 +13,7 @@ import pytest
 from orchestrator.places.gke.pods.stream import LINE_BYTES, Control, Event, LogText, NodeSays, PodLog, lines, parse
 from orchestrator.vm.pod import output as pod_output
 from orchestrator.vm.pod.output import Output
-from tests.fakes.pods import Pod
+from tests.fakes.pods import NodeLog
 
 SETUP = b"making\n::tpujob {}\r\n"
 MAIN = [b"one\ntwo\nhalf", b" of it\n\n", b"::tpujob|\\\n", b"\r\n" * 3, b"\xff\x00\n" * 5, b"x" * 9000 + b"\nend"]
@@ -38,23 +38,19 @@ def written(place: Path, main: Sequence[bytes] = MAIN) -> bytes:
     return (place / "stdout").read_bytes()
 
 
-def on_node(place: Path, times: Iterator[float], stdout: bytes) -> Pod:
-    pod = Pod(0, "p", place, clock=lambda: next(times))
-    for line in stdout.splitlines(keepends=True) if b"\r" not in stdout else _lines(stdout):
-        pod.write(line)
-    pod.close()
-    return pod
+def on_node(times: Iterator[float], stdout: bytes) -> NodeLog:
+    log = NodeLog(clock=times.__next__)
+    for line in stdout.split(b"\n")[:-1]:
+        log.write(line + b"\n")
+    log.close()
+    return log
 
 
-def _lines(stdout: bytes) -> list[bytes]:
-    return [line + b"\n" for line in stdout.split(b"\n")[:-1]]
-
-
-def served(pod: Pod, since: float | None, cut_at: int | None = None) -> bytes:
+def served(pod: NodeLog, since: float | None, cut_at: int | None = None) -> bytes:
     return b"".join(pod.served(since, threading.Event()))[:cut_at]
 
 
-def read(pod: Pod, cuts: Sequence[int]) -> list[Event]:
+def read(pod: NodeLog, cuts: Sequence[int]) -> list[Event]:
     """Read over a connection for each cut, and one more to the end."""
     log = PodLog()
     found: list[Event] = []
@@ -81,7 +77,7 @@ CLOCKS = {
 @pytest.mark.ci
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_cut_at_any_byte_loses_and_repeats_nothing(tmp_path: Path, clock: str) -> None:
-    pod = on_node(tmp_path, CLOCKS[clock](), written(tmp_path))
+    pod = on_node(CLOCKS[clock](), written(tmp_path))
     everything = len(served(pod, None))
     for cut_at in itertools.chain(range(1400), range(1400, everything, 97)):
         events = read(pod, [cut_at, cut_at // 2])
@@ -107,7 +103,7 @@ def test_random_logs_cut_at_random_bytes_arrive_as_they_are(tmp_path: Path) -> N
     for number in range(60):
         main = [b"".join(dice.choices(words, k=dice.randrange(30))) for _ in range(dice.randrange(1, 8))]
         place = tmp_path / str(number)
-        pod = on_node(place, itertools.count(1_800_000_000.0, dice.choice([1e-6, 0.3])), written(place, main))
+        pod = on_node(itertools.count(1_800_000_000.0, dice.choice([1e-6, 0.3])), written(place, main))
         size = len(served(pod, None))
         events = read(pod, [dice.randrange(size) for _ in range(6)])
         assert text(events, "main") == b"".join(main), number
@@ -117,7 +113,7 @@ def test_random_logs_cut_at_random_bytes_arrive_as_they_are(tmp_path: Path) -> N
 def test_a_file_that_the_node_serves_twice_is_read_once(tmp_path: Path, again: int) -> None:
     """A kubelet whose reader is slow notices two rotations one after the other, and sends the last file for each."""
     main = [f"line {number}\n".encode() for number in range(300)]
-    pod = on_node(tmp_path, itertools.count(1_800_000_000.0, 0.1), written(tmp_path, main))
+    pod = on_node(itertools.count(1_800_000_000.0, 0.1), written(tmp_path, main))
     lines = served(pod, None).splitlines(keepends=True)
     for until in (again + 2, again + 51, len(lines) - 1):
         log = PodLog()
@@ -130,7 +126,7 @@ def test_a_file_that_the_node_serves_twice_is_read_once(tmp_path: Path, again: i
 def test_a_clock_that_goes_back_costs_the_log_up_to_the_next_control_line(tmp_path: Path, lines_before: int) -> None:
     main = [f"line {number}\n".encode() for number in range(300)]
     before = itertools.islice(itertools.count(1_800_000_000.0, 0.01), lines_before)
-    pod = on_node(tmp_path, itertools.chain(before, itertools.count(1_700_000_000.0)), written(tmp_path, main))
+    pod = on_node(itertools.chain(before, itertools.count(1_700_000_000.0)), written(tmp_path, main))
     events = read(pod, [])
     lost = set(main) - set(text(events, "main").splitlines(keepends=True))
     assert len(lost) == lines_before - 400 and controls(events) == list(range(len(controls(events))))
@@ -139,7 +135,7 @@ def test_a_clock_that_goes_back_costs_the_log_up_to_the_next_control_line(tmp_pa
 def test_a_line_of_stderr_that_overtakes_one_of_stdout_costs_neither(tmp_path: Path) -> None:
     """A runtime gives each of the two its time, and then writes it."""
     times = [100.001, 100.002, 100.004, 100.003, 100.005]
-    pod = on_node(tmp_path, iter(times), b'::tpujob {"n": 0, "of": "main"}\n1\n3\n2\n4\n')
+    pod = on_node(iter(times), b'::tpujob {"n": 0, "of": "main"}\n1\n3\n2\n4\n')
     assert text(read(pod, []), "main") == b"1\n3\n2\n4\n"
 
 
@@ -148,7 +144,7 @@ def test_what_is_written_around_the_program_is_shown_and_changes_nothing(tmp_pat
     stdout = written(tmp_path)
     first, rest = stdout.split(b"\n", 1)
     mixed = b"early words\n" + first + b"\n" + rest.replace(b"one\n", b"one\nfrom beside\n")
-    events = read(on_node(tmp_path, itertools.count(1_800_000_000.0, 0.1), mixed), [700, 900])
+    events = read(on_node(itertools.count(1_800_000_000.0, 0.1), mixed), [700, 900])
     assert text(events, "main") == b"".join(MAIN).replace(b"one\n", b"one\nfrom beside\n")
     assert text(events, "setup") == SETUP
     assert [event.data for event in events if isinstance(event, LogText) and event.of is None] == [b"early words\n"]
@@ -192,7 +188,7 @@ def test_a_control_line_that_makes_no_sense_is_a_line_of_the_job(line: bytes) ->
 def test_lines_before_the_first_control_line_that_is_left_are_of_the_phase_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, said: dict[str, str]
 ) -> None:
-    pod = Pod(0, "p", tmp_path, clock=lambda: 1_800_000_000.0)
+    pod = NodeLog(clock=lambda: 1_800_000_000.0)
     pod.write(b"what is left\n")
     pod.write(f"::tpujob {json.dumps({'n': 7, 'of': 'main', **said})}\n".encode())
     pod.close()
