@@ -163,8 +163,7 @@ def test_pod_security_baseline_admits_the_usual_pod(
     cluster.kubectl("label", "namespace", space, "pod-security.kubernetes.io/enforce=baseline")
     made = documents(job(namespace=space, **keys))[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     pod = {"apiVersion": "v1", "kind": "Pod", **made, "metadata": {"name": "p", "namespace": space}}
-    line = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", "create", "--dry-run=server", "-f", "-"]
-    done = subprocess.run(line, input=json.dumps(pod), text=True, capture_output=True, check=False)
+    done = cluster.kubectl("create", "--dry-run=server", "-f", "-", given=pod, check=False)
     if refused is None:
         assert done.returncode == 0, done.stderr
     else:
@@ -211,14 +210,6 @@ SMALLEST = {
 }
 
 
-def created(cluster: Cluster, *words: str, given: str) -> str:
-    """Give kubectl the YAML of the product, and return what it says."""
-    line = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", *words, "-f", "-"]
-    done = subprocess.run(line, input=given, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("queue", [None, "tpu"])
 def test_the_objects_of_every_machine_type_and_capacity_are_accepted(cluster: Cluster, queue: str | None) -> None:
     space, made = cluster.namespace(), list[dict[str, Any]]()
@@ -228,13 +219,14 @@ def test_the_objects_of_every_machine_type_and_capacity_are_accepted(cluster: Cl
             if form.flex_start or not capacity.ends_nodes:
                 one = job(name, machine_type=machine_type, slices=2, capacity=capacity, queue=queue, namespace=space)
                 made += documents(one)
-    said = created(cluster, "create", "--dry-run=server", given=to_yaml(made))
+    said = cluster.kubectl("create", "--dry-run=server", "-f", "-", given=to_yaml(made)).stdout
     assert said.count("created (server dry run)") == len(made) > 60
 
 
 def test_kubectl_takes_an_export_as_json(cluster: Cluster, world: World) -> None:
     text = "on: gke\nname: hello\ntpu: {accelerator: v5p-8}\ncommand: echo hi\ngke: {image: 'python:3.12'}\n"
-    said = created(cluster, "create", "--dry-run=server", given=json.dumps(world.export(text).as_json()))
+    given = json.dumps(world.export(text).as_json())
+    said = cluster.kubectl("create", "--dry-run=server", "-f", "-", given=given).stdout
     assert said.count("created (server dry run)") == 2
 
 
@@ -246,11 +238,11 @@ def test_what_is_exported_runs_and_its_comment_says_how_to_delete_it(cluster: Cl
         f"command: python3 hello.py\ngke: {{image: 'python:3.12', namespace: {space}, queue: tpu}}\n"
     )
     found = world.export(text)
-    created(cluster, "apply", "--server-side", given=str(found))
+    cluster.kubectl("apply", "--server-side", "-f", "-", given=str(found))
     name = found.documents[0]["metadata"]["name"]
     assert ended(cluster, space, name)["type"] == "Completed"
-    logs = [cluster.kubectl("logs", pod["metadata"]["name"], "-n", space).stdout for pod in pods(cluster, space)]
-    lines = [line for log in logs for line in log.splitlines() if not line.startswith("::tpujob ")]
+    logs = "".join(map(cluster.logs, pods(cluster, space)))
+    lines = [line for line in logs.splitlines() if not line.startswith("::tpujob ")]
     first = f"{name}-slice-0-0.{name}"  # the pod that all find
     assert lines == [f"{number} hi 2 {number // 2} {first}" for number in range(4)]
     (delete,) = [line.partition("kubectl ")[2] for line in found.comment if "kubectl delete" in line]
@@ -291,19 +283,13 @@ def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: G
             each["metadata"]["name"] = own
     by_kind["ClusterQueue"]["spec"]["resourceGroups"][0]["flavors"][0]["name"] = own
     by_kind["LocalQueue"]["metadata"]["name"], by_kind["LocalQueue"]["spec"]["clusterQueue"] = own, own
-    by_kind["RoleBinding"]["subjects"] = [{"kind": "ServiceAccount", "name": "user", "namespace": gke.space}]
-    gke.cluster.kubectl("create", "serviceaccount", "user", "-n", gke.space)
+    user = gke.way.user(gke.space, [])  # who may do nothing but for the role of the page
+    by_kind["RoleBinding"]["subjects"] = [{"kind": "ServiceAccount", "name": user.stem, "namespace": gke.space}]
     gke.cluster.kubectl("create", "-f", "-", given=documents)
-    token = gke.cluster.kubectl("create", "token", "user", "-n", gke.space).stdout.strip()
-    config = yaml.safe_load(gke.way.kubeconfig.read_text())
-    config["users"] = [{"name": each["name"], "user": {"token": token}} for each in config["users"]]
-    kubeconfig = gke.directory / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-    kubeconfig.chmod(0o600)
     done = gke.run(
         f"""python3 -c '{MEET}'; echo "$TPUJOB_WORKER $GREETING" >"$TPUJOB_ARTIFACTS/me\"""",
         *("--watch-nodes", "--env", "GREETING"),  # in a Secret
-        env={"KUBECONFIG": str(kubeconfig), "GREETING": "hello"},
+        env={"KUBECONFIG": str(user), "GREETING": "hello"},
         queue=own,
         tpu=job["tpu"],
     )
