@@ -24,14 +24,14 @@ test-all: test  ## the default tests and those marked ci, as .ci/run: what a cha
 
 proof: test-all  ## all tests, every variant, and those on a control plane if there is one: an hour
 	$(PYTHON) -m pytest -n $(JOBS) -m exhaustive
-	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster
+	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster tests/places
 	$(PYTHON) -m tests.mutation --sample 100
 
 cluster:  ## build the control plane of the cluster tests into a cache (Go, kubectl): what is there is not built again
 	$(PYTHON) -m tests.cluster.build
 
 test-cluster:  ## the tests on that control plane: real Kubernetes, JobSet and Kueue, emulated nodes
-	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster
+	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster tests/places
 
 test-fast:  ## run the unit tests alone
 	$(PYTHON) -m pytest -n auto tests/unit

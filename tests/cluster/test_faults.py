@@ -130,44 +130,17 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(gke: Gke, way: str)
 def test_an_api_server_that_is_away_to_the_end_leaves_a_run_unproven_and_the_next_command_proves_it(gke: Gke) -> None:
     command = gke.running(HOLD)
     gke.way.faults.way("closed")
-    leave(command)
+    command.press()  # it ends without waiting for its proof: by the third signal
+    command.until("stopping")
+    command.press()
+    command.until("1 more to leave")
+    command.press()
     done = command.end()
     assert done.returncode == 75 and "NOT VERIFIED GONE" in done.stderr, done.text
     assert gke.left() != []
     gke.way.faults.way("open")
     assert gke("gc", "--local").returncode == 0
     assert gke.left() == []
-
-
-@pytest.mark.long
-def test_a_finalizer_that_is_stuck_is_named_and_never_stripped(gke: Gke) -> None:
-    command = gke.running(HOLD)
-    (found,) = gke.jobsets()
-    name = found["metadata"]["name"]
-    change(gke.cluster, gke.space, name, '["tests.example/stuck"]')
-    leave(command, after="tests.example/stuck")
-    done = command.end()
-    assert done.returncode == 75 and "NOT VERIFIED GONE" in done.stderr, done.text
-    assert gke.jobsets()[0]["metadata"]["finalizers"]
-    until(lambda: not gke.pods(), "the pods to go")
-    change(gke.cluster, gke.space, name, "null")
-    until(lambda: not gke.jobsets(), "the JobSet to go")
-    assert gke("gc", "--local").returncode == 0
-    assert gke.left() == []
-
-
-def leave(command: Command, *, after: str = "stopping") -> None:
-    """End a command without waiting for its proof, once it has said this: by the third signal."""
-    command.press()
-    command.until(after)
-    command.press()
-    command.until("1 more to leave")
-    command.press()
-
-
-def change(cluster: Cluster, namespace: str, name: str, finalizers: str) -> None:
-    patch = f'{{"metadata": {{"finalizers": {finalizers}}}}}'
-    cluster.kubectl("patch", "jobset", name, "-n", namespace, "--type=merge", "-p", patch)
 
 
 def test_an_api_server_that_dies_and_starts_again_ends_nothing(gke: Gke, own_cluster: Cluster) -> None:
