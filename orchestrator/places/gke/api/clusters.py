@@ -74,9 +74,10 @@ class PluginToken:
         rc, output, complaint = self._run()
         if rc != 0:
             said = " ".join(complaint.decode("utf-8", "replace").split())[-SHOWN_CHARS:]
-            # One that can sign in: a network that is away for a moment must not end a job.
-            kind = CloudUnavailable if self._token else AuthError
-            raise kind(f"{name}, which signs in to the cluster, ended with code {rc}: {said}", hint=TRY_IT)
+            why = f"{name}, which signs in to the cluster, ended with code {rc}: {said}"
+            if self._token:  # it can sign in: a network that is away for a moment must not end a job
+                raise CloudUnavailable(why, hint=TRY_IT)
+            raise AuthError(why, hint=TRY_IT)
         try:
             token = json.loads(output)["status"]["token"]
         except (ValueError, KeyError, TypeError):
@@ -130,8 +131,9 @@ def load(context: str | None, environ: Mapping[str, str]) -> Connection:
     listed = listed or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]
     files = [path for path in listed if path.is_file()]  # kubectl leaves out the others without a word
     if not files:
+        looked = " or ".join(map(str, listed))
         raise ConfigError(
-            f"there is no kubeconfig: {' or '.join(map(str, listed))} does not exist",
+            f"there is no kubeconfig: {looked} does not exist",
             hint="gcloud container clusters "
             "get-credentials writes it; or name the cluster itself: `gke: {cluster: projects/P/locations/L/clusters/C}`",
         )
