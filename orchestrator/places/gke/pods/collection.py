@@ -67,9 +67,8 @@ class PodPacker:
         self._answers: Iterator[dict[str, Any]] | None = None
         self._rows: list[Mapping[str, Any]] = []  # of the files that can be asked for
         self._packed = b""  # contents of those in a log, one after the other
-        self._contents: Iterator[Iterator[bytes]] = iter(())
+        self._wanted: Iterator[Mapping[str, Any]] = iter(())
         self._content: Iterator[bytes] = iter(())
-        self._sizes: Iterator[int] = iter(())
         self._left_bytes = 0  # of the file that is read
         self._buffer = b""
         self._question: dict[str, Any] = {}
@@ -94,9 +93,7 @@ class PodPacker:
         if not self._question:
             self._question = json.loads(data)
         else:
-            wanted = [row for begin, end in json.loads(data) for row in self._rows[begin:end]]
-            self._sizes = iter([row["size_bytes"] for row in wanted])
-            self._contents = map(self._from_log if self._read_result is None else self._from_bucket, wanted)
+            self._wanted = iter([row for begin, end in json.loads(data) for row in self._rows[begin:end]])
 
     def answer(self, limit: int) -> dict[str, Any]:
         """Return the next row of the index."""
@@ -192,7 +189,9 @@ class PodPacker:
     def read(self, size: int) -> bytes:
         """Return exactly so many bytes of the wanted contents, in their order. Raises ContentLost for the rest of a file."""
         while not self._left_bytes:
-            self._content, self._left_bytes, self._buffer = next(self._contents), next(self._sizes), b""
+            row = next(self._wanted)
+            self._content = self._from_log(row) if self._read_result is None else self._from_bucket(row)
+            self._left_bytes, self._buffer = row["size_bytes"], b""
         assert size <= self._left_bytes, "one file at a time"
         try:
             while len(self._buffer) < size:
