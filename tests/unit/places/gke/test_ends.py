@@ -41,7 +41,8 @@ from orchestrator.places.gke.api import clusters
 from orchestrator.places.gke.api.kube_api import path_of
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.preparation import CodeArchive, pack_code
-from orchestrator.places.gke.stay import WATCH_S, ClusterStay, GetNodes, Seen, report_nodes, verdict
+from orchestrator.places.gke.stay import ClusterStay, Seen, verdict
+from orchestrator.places.gke.watch import WATCH_S, GetNodes, report_nodes
 from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation import records as runs
 from orchestrator.promise.effects.base import Effect, Now, Report, Sleep
