@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from cloud_tpu_emulator.daemon import control
-from tests.cluster.gke_fixture import MEET, Gke
+from tests.cluster.gke_fixture import HOLD, MEET, Gke
 from tests.cluster.jobsets import ended, jobset, submit
 from tests.waiting import until
 
@@ -65,15 +65,19 @@ def losses(directory: Path, worker: int) -> list[Any]:
 UNDISTURBED = [(step, round((0.5 * 0.9**step) ** 2, 12)) for step in range(1, 41)]
 
 
+def objects(storage: dict[str, str], name: str) -> list[bytes]:
+    """Return the content of an object below the prefix of the jobs, if it is there."""
+    url = f"{storage['STORAGE_EMULATOR_HOST']}/storage/v1/b/my-bucket/o/{quote(f'runs/{name}', safe='')}?alt=media"
+    try:
+        with urllib.request.urlopen(url) as reply:
+            return [reply.read()]
+    except urllib.error.HTTPError:
+        return []
+
+
 def saved_step(storage: dict[str, str], run: str) -> int | None:
     """Return the step of the newest copy in the bucket."""
-    name = quote(f"runs/{run}/saved/manifest.json", safe="")
-    try:
-        url = f"{storage['STORAGE_EMULATOR_HOST']}/storage/v1/b/my-bucket/o/{name}?alt=media"
-        with urllib.request.urlopen(url) as reply:
-            copies = json.loads(reply.read())["copies"]
-    except urllib.error.HTTPError:
-        return None
+    copies = [copy for text in objects(storage, f"{run}/saved/manifest.json") for copy in json.loads(text)["copies"]]
     return copies[0]["step"] if copies else None
 
 
@@ -116,7 +120,28 @@ def test_a_job_of_two_slices_outlives_two_preemptions_and_the_loss_of_a_node(
     assert done.returncode == 0, done.text
     directory = gke.directory_of_run()
     assert all(losses(directory, worker) == UNDISTURBED for worker in range(4))
+    logs = [log.decode() for log in objects(storage, f"{run}/attempts/2/worker3.log")]
+    assert logs and "begins at 10" in logs[0]
     shown = json.loads(gke("show", run, "--json").stdout)
     assert [each["state"] for each in shown["attempts"]] == [*["interrupted"] * 3, "succeeded"], shown["attempts"]
     assert "step 30" in shown["attempts"][3]["continued"]
     assert gke.left() == []
+
+
+def test_a_job_that_fails_by_itself_is_not_started_again(gke: Gke, storage: dict[str, str]) -> None:
+    gke.change("from orchestrator.places.gke import preparation; preparation.HOLD_S = -8.0")
+    again = {"bucket": "gs://my-bucket/runs", "on_preemption": "restart"}
+    done = gke.run('echo begun; [ "$TPUJOB_WORKER" = 0 ] && exit 3; sleep 300', env=storage, pods=2, **again)
+    assert done.returncode == 3 and "waiting whether another pod of it was taken away" in done.stderr, done.text
+    assert len(json.loads(gke("show", gke.only_run()["run"], "--json").stdout)["attempts"]) == 1
+
+
+def test_a_job_that_may_run_once_is_ended_by_its_pods_when_kueue_starts_it_again(
+    gke: Gke, storage: dict[str, str]
+) -> None:
+    gke.space = gke.cluster.namespace(quota=8)
+    run = gke.submit(HOLD, env=storage, pods=2, gke={"priority": "low"}, bucket="gs://my-bucket/runs")
+    until(lambda: [pod for pod in gke.pods() if pod["status"]["phase"] == "Running"][1:], "its pods")
+    preempted(gke, 1)
+    done = gke.end(gke.begin("attach", run, env=storage))
+    assert done.returncode == 71 and "the cluster started the job for the 2. time" in done.stderr, done.text

@@ -115,7 +115,7 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str], *, 
     say("bounds", _bounds(session, lease))
     extend = f" · tpujob extend {run} --by 1h" if traits.vms else ""
     say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run}{extend}")
-    if (saved := _saved_in_bucket(outcome)) is not None and not of_queue:
+    if (saved := _saved_in_bucket(outcome)) is not None and traits.held and not of_queue:
         say("next", f"if it loses its slice, the job with `--resume {run}` goes on from what it saves to {saved.url}")
     return _left(session, outcome, lines=[run])
 

@@ -11,7 +11,6 @@ from orchestrator.places.gke.starts import Starts, restarts_of
 from orchestrator.places.preparation import buckets
 from orchestrator.text import names
 from orchestrator.text.units import format_size
-from orchestrator.vm.buckets.manifest import url_of
 
 if TYPE_CHECKING:
     from orchestrator.job.job_spec import JobSpec
@@ -76,7 +75,7 @@ def starts(run: RunRecord) -> Starts | None:
     if not run.spec.bucket or not (most := 1 + restarts_of(run)) > 1:
         return None
     objects, place = _objects(), f"{run.spec.bucket}/{run.id}"
-    saved = buckets.SavedInBucket(url_of(run.spec.bucket, run.id), os.environ.get(EMULATOR) or None)
+    saved = buckets.saved_of(run.cloud, run.spec.bucket, run.id)
     return Starts(most, lambda number: objects.download(f"{place}/attempts/{number}.json"), saved)
 
 

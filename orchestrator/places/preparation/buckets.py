@@ -19,7 +19,7 @@ from orchestrator.places.preparation import code
 from orchestrator.promise.lease.run_and_attempt import SavedState
 from orchestrator.text.names import is_run_id
 from orchestrator.text.units import format_size
-from orchestrator.traits import is_emulated, traits_on
+from orchestrator.traits import is_emulated, traits_of, traits_on
 from orchestrator.vm.buckets import data_objects
 from orchestrator.vm.buckets.manifest import NAME, Manifest, url_of
 
@@ -159,5 +159,6 @@ def resumable(desk: Desk, spec: JobSpec, run: str) -> tuple[int, SavedState]:
 
 def saved_of(cloud: str, bucket: str, run: str) -> SavedInBucket:
     """Return what is saved of a run. `bucket`: as in its job file."""
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST") if is_emulated(cloud) else None
+    may_be_emulated = traits_of(cloud).made_with_job or is_emulated(cloud)
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST") if may_be_emulated else None
     return SavedInBucket(url_of(bucket, run), emulator)

@@ -55,6 +55,7 @@ import sys
 import time
 import zlib
 from itertools import islice
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..agent.stream import BoundedLog, MetricsTail
@@ -129,7 +130,9 @@ class Program:
                 self.results.send(self.storage, self.limits.left_s, self._note)
             except Exception as error:  # the end of the job must be told all the same
                 self.detail, self.results.failed = f"its results could not be sent: {_sentence(error)}", True
-        self.starts.end(time.monotonic() - self.limits.began_at)
+        if self.results is not None:
+            log = Path(self.run, self.request["attempt"], "main", "log")
+            self.starts.end(self.results.worker, log, time.monotonic() - self.limits.began_at)
         self.output.control(end=self._note())
         return self._code()
 

@@ -1,8 +1,8 @@
 """Which start of its job this is. A cluster may start a job again, and does not tell it: its pods count in the bucket.
 
 Worker 0 of each start creates the first `RUN/attempts/<number>.json` that does not exist: {"pod": its name, "at": unix time},
-and when it ends, "used_s", what the job had of its time. The other pods ask worker 0, on the port after that of the job: what
-is in the bucket may be of a start before, whose addresses come again.
+and when it ends, "used_s", what the job had of its time. Each pod leaves its log there, as `<number>/worker<i>.log`. The other
+pods ask worker 0, on the port after that of the job: what is in the bucket may be of a start before, and addresses come again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..buckets.cloud_storage import split
@@ -42,10 +43,16 @@ class Starts:
     ) -> None:
         self.request, self.source, self.over, self.say = request, source, over, say
         self.place = f"{request['bucket']}/{request['run']}"
-        self.claim: tuple[int, dict[str, Any]] | None = None  # of this pod
+        self.claim: dict[str, Any] | None = None  # of this pod, if it counts
+        self.number = 0  # of this start
 
     def begin(self, place: Place) -> Start | None:
         """Return which start of the job this is; None: it was over before that. Raises Failed where it has to be known."""
+        start = self._begun(place)
+        self.number = 0 if start is None else start.number
+        return start
+
+    def _begun(self, place: Place) -> Start | None:
         if self.request["bucket"] is None:
             return ONLY
         restarts = self.request["max_restarts"]
@@ -66,11 +73,18 @@ class Starts:
             threading.Thread(target=self._tell, args=(start, place), name="start", daemon=True).start()
         return start
 
-    def end(self, used_s: float) -> None:
-        """Note what this start has used of the time of the job, if this pod has counted it. A failure costs no more."""
-        if self.claim is not None and self.request["max_restarts"]:
-            number, mine = self.claim
-            self.source.put(*self._object(number), json.dumps(dict(mine, used_s=used_s)).encode())
+    def end(self, worker: int, log: Path, used_s: float) -> None:
+        """Keep the log of a start that another one may follow, and what it has used of the time of the job.
+
+        A failure costs no more than that.
+        """
+        if not (self.number and self.request["max_restarts"]):
+            return
+        if self.claim is not None:
+            self.source.put(*self._object(self.number), json.dumps(dict(self.claim, used_s=used_s)).encode())
+        if log.exists():
+            bucket, name = split(f"{self.place}/attempts/{self.number}/worker{worker}.log")
+            self.source.send(bucket, name, log)
 
     def _object(self, number: int) -> tuple[str, str]:
         return split(f"{self.place}/attempts/{number}.json")
@@ -86,7 +100,7 @@ class Starts:
             if found.get("pod") == mine["pod"]:  # the answer to an earlier try was lost
                 break
             before_s += float(found.get("used_s") or 0.0)
-        self.claim = number, mine
+        self.claim = mine
         return Start(number, before_s)
 
     def _read(self, number: int) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def test_the_first_pod_of_each_start_counts_it_once_with_the_time_that_the_job_h
         bucket.lost = number == 2
         assert made.begin(alone(f"pod-{number}")) == Start(number, before_s)
         if number != 2:  # that pod is killed
-            made.end(20.0)
+            made.end(0, Path("/nowhere"), 20.0)
     assert sorted(bucket.objects) == [f"p/r1/attempts/{number}.json" for number in range(1, 5)]
 
 
