@@ -87,9 +87,11 @@ def test_another_machine_finds_runs_by_their_labels_reads_follows_collects_and_c
         assert other("collect", run).returncode == 0 and result.read_text() == "kept\n"
         assert other.only_run()["state"] == "succeeded"
         assert "was deleted" in gke("attach", run).text, "the first one to collect has deleted it"
-        second = gke.submit(HOLD, name="hello", **keys)
-        assert "absent (checked" in other("cancel", second).text and gke.left() == []
-        assert [each.name for each in Objects(emulator=storage).list(f"gs://my-bucket/runs/{second}/")] == []
+        for command in ("cancel", "down"):
+            run = gke.submit(HOLD, name="hello", **keys)
+            assert "absent (checked" in other(command, run).text and gke.left() == []
+            kept = [each.name for each in Objects(emulator=storage).list(f"gs://my-bucket/runs/{run}/")]
+            assert len(kept) == (command == "down"), "the code of the run"
     finally:
         control.stop(gke.emulator_directory)
 

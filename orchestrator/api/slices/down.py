@@ -131,20 +131,22 @@ def search(
     slice cannot be adopted, and with `everything` for slices that the ledger has closed and the API shows.
     """
     session.recover()
-    (asked,) = inventory.ask(session, [], alone=True)
-    session.reporter.notice("asked", asked.summary)
-    unknown = elsewhere.unknown(session, asked)
+    asked, *_ = answers = inventory.ask(session, [], alone=name is None)
+    for each in answers:
+        session.reporter.notice("asked", each.summary)
+    unknown = elsewhere.unknown(session, answers)
     if not everything and (found := elsewhere.meant(session, unknown, name, owner)):
-        return [elsewhere.adopt_to_release(session, asked, elsewhere.only(found))], ()
+        return [elsewhere.adopt_to_release(session, *elsewhere.only(found))], ()
     what = f"named {name!r}" if name else "to release"
-    if everything and (closed := [view for view in unknown if elsewhere.is_closed(session, view)]):
+    if everything and (closed := [view for _, view in unknown if elsewhere.is_closed(session, view)]):
         raise elsewhere.closed_and_alive(asked, closed)
-    if not asked.complete:
-        raise elsewhere.not_known(session, asked, what)
+    for each in answers:
+        if not each.complete:
+            raise elsewhere.not_known(session, each, what)
     if name is not None and (begun := lookup.to_release(session, name, owner=owner)):
         return begun, ()
     alive = [f"{lease.handle} ({lease.name.node})" for lease in session.open_leases()]
-    alive += [f"{view.name.node} ({elsewhere.owner_text(session, view)})" for view in unknown]
+    alive += [f"{view.name.node} ({elsewhere.owner_text(session, view)})" for _, view in unknown]
     if name is not None and name not in {lease.handle for lease in session.ledger.leases()}:
         _refuse_others(asked, name)
         listed = f"alive: {', '.join(alive)}" if alive else "no slice of tpujob is alive"

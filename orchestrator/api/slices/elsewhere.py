@@ -35,20 +35,24 @@ if TYPE_CHECKING:
 LEAST_LETTERS = 4  # of an id, that stand for it
 
 
-def unknown(session: Session, asked: ProjectInventory) -> list[SliceView]:
-    """Return the slices of tpujob in the answer that no open lease of the ledger is for."""
+Found = tuple["ProjectInventory", "SliceView"]  # a slice, and the answer that shows it
+
+
+def unknown(session: Session, answers: Sequence[ProjectInventory]) -> list[Found]:
+    """Return the slices of tpujob in the answers that no open lease of the ledger is for."""
     accounted = {lease.name.node for lease in session.ledger.open_leases()}
-    return [v for key, v in asked.views.items() if key not in asked.doubtful and v.name.node not in accounted]
+    shown = [(asked, key, view) for asked in answers for key, view in asked.views.items()]
+    return [(asked, v) for asked, key, v in shown if key not in asked.doubtful and v.name.node not in accounted]
 
 
-def meant(session: Session, views: Sequence[SliceView], name: str | None, owner: str | None) -> list[SliceView]:
+def meant(session: Session, shown: Sequence[Found], name: str | None, owner: str | None) -> list[Found]:
     """Return those of these slices that the name means: of this user, or with `owner` of that one.
 
     None: the slice of `tpujob up` without a name. Raises UserError for a node or a run of another owner who is not named.
     """
-    matching = [view for view in views if _is_called(view, name)]
-    whose = [view for view in matching if _belongs(session, view, owner)]
-    exact = [view for view in matching if view not in whose and name in _ids(view)]
+    matching = [each for each in shown if _is_called(each[1], name)]
+    whose = [each for each in matching if _belongs(session, each[1], owner)]
+    exact = [view for _, view in matching if name in _ids(view)]
     if not whose and exact:
         other = exact[0].labels.get(names.OWNER) or "unknown"
         raise UserError(
@@ -82,10 +86,10 @@ def _belongs(session: Session, view: SliceView, owner: str | None) -> bool:
     return lookup.is_own(session, label) if owner is None else label == owner
 
 
-def only(found: Sequence[SliceView]) -> SliceView:
+def only(found: Sequence[Found]) -> Found:
     """Return the only one. Raises UserError for several."""
     if len(found) > 1:
-        listed = ", ".join(view.name.node for view in found)
+        listed = ", ".join(view.name.node for _, view in found)
         raise UserError(f"the name matches several slices: {listed}", hint="name one of these nodes")
     return found[0]
 
@@ -152,7 +156,7 @@ def find_job(session: Session, name: str, owner: str | None = None) -> list[Leas
     """
     found = _asked(session, name, owner, alone=False)
     living = [each for each in found if each[1].labels.get(names.MODE) != Mode.HOLD and names.RUN in each[1].labels]
-    return [adopt_to_release(session, *_only(living))] if living else []
+    return [adopt_to_release(session, *only(living))] if living else []
 
 
 def find(
@@ -169,7 +173,7 @@ def find(
         found = [each for each in found if each[1].labels.get(names.MODE) == Mode.DETACHED]
     if not found:
         return None
-    asked, view = _only(found)
+    asked, view = only(found)
     if view.native_state != "READY" if traits.traits_of(asked.cloud).vms else view.state is SliceState.DELETING:
         raise UserError(f"{view.name.node} is {view.native_state} ({owner_text(session, view)})")
     lease = _described(session, asked, view, lease_to_release(session, asked, view))
@@ -190,14 +194,6 @@ def _described(session: Session, asked: ProjectInventory, view: SliceView, base:
     return lease
 
 
-Found = tuple["ProjectInventory", "SliceView"]
-
-
-def _only(found: Sequence[Found]) -> Found:
-    only([view for _, view in found])
-    return found[0]
-
-
 def _asked(session: Session, name: str | None, owner: str | None, *, alone: bool) -> list[Found]:
     """Return the slices of this name that are not in the ledger, each with the answer that shows it.
 
@@ -207,12 +203,11 @@ def _asked(session: Session, name: str | None, owner: str | None, *, alone: bool
     if owner is not None and (problem := names.owner_problem(owner)):
         raise UserError(f"--owner {names.for_display(owner)} {problem}")
     answers = inventory.ask(session, [], alone=alone)
-    shown = [(asked, view) for asked in answers for view in unknown(session, asked)]
-    found = meant(session, [view for _, view in shown], name, owner)
+    found = meant(session, unknown(session, answers), name, owner)
     partial = [asked for asked in answers if not asked.complete]
-    if partial and not any(name in _ids(view) for view in found):
+    if partial and not any(name in _ids(view) for _, view in found):
         raise not_known(session, partial[0], f"named {name!r}" if name else "of `tpujob up`")
-    return [each for each in shown if each[1] in found]
+    return found
 
 
 def not_known(session: Session, asked: ProjectInventory, what: str) -> TpujobError:
