@@ -48,25 +48,6 @@ def test_a_run_that_is_submitted_is_shown_attached_to_and_compared(gke: Gke) -> 
     assert run in gke("cost", "--by", "run").stdout
 
 
-def test_results_in_a_bucket_outlive_the_pods_and_their_logs(gke: Gke) -> None:
-    storage = control.ensure_running(gke.emulator_directory).url
-    try:
-        env = {"STORAGE_EMULATOR_HOST": storage}
-        run = gke.submit(
-            f"{HOLD}head -c 3000000 /dev/urandom >$TPUJOB_ARTIFACTS/big", env=env, bucket="gs://my-bucket/runs"
-        )
-        until(gke.pods, "its pod")
-        until(lambda: gke.let_go() or gke.jobsets()[0]["status"].get("terminalState"), "the end of the job")
-        gke.cluster.kubectl("delete", "pods", "--all", "-n", gke.space)
-        done = gke("attach", run, env=env)
-        assert done.returncode == 0 and "absent (checked" in done.text, done.text
-        (big := gke.directory_of_run() / "worker0/artifacts/big").unlink()
-        done = gke("collect", run, env=env)  # nothing is left on the cluster
-        assert done.returncode == 0 and big.stat().st_size == 3_000_000, done.text
-    finally:
-        control.stop(gke.emulator_directory)
-
-
 def test_another_machine_finds_runs_by_their_labels_reads_follows_collects_and_cancels_them(gke: Gke) -> None:
     gke.change("from orchestrator.places.gke.api import client as c; c.SETTLES_S = 1.0")
     storage, other = control.ensure_running(gke.emulator_directory).url, gke.other()
@@ -75,16 +56,17 @@ def test_another_machine_finds_runs_by_their_labels_reads_follows_collects_and_c
         (gke.directory / "code").mkdir()
         (gke.directory / "code/large").write_bytes(os.urandom(2 << 20))
         keys: dict[str, Any] = {"bucket": "gs://my-bucket/runs", "code": "code"}
-        run = gke.submit(f"{HOLD}echo kept >$TPUJOB_ARTIFACTS/result.txt", name="hello", **keys)
+        run = gke.submit(f"{HOLD}head -c 3000000 /dev/urandom >$TPUJOB_ARTIFACTS/big", name="hello", **keys)
         until(lambda: other("logs", "hello").stdout == "worker0 | begun\n", "its log on the other machine")
         (shown,) = json.loads(other("status", "--json").stdout)["slices"]
         assert (shown["run"], shown["yours"]) == (run, True)
-        gke.let_go()
+        until(lambda: gke.let_go() or gke.jobsets()[0]["status"].get("terminalState"), "the end of the job")
+        gke.cluster.kubectl("delete", "pods", "--all", "-n", gke.space)  # and their logs; the bucket has the results
         done = other("attach", "hello")
         assert done.returncode == 0 and "absent (checked" in done.text and gke.left() == [], done.text
-        (result,) = other.directory.glob(f"runs/hello-{run}/worker0/artifacts/result.txt")
-        result.unlink()
-        assert other("collect", run).returncode == 0 and result.read_text() == "kept\n"
+        (big := other.directory / f"runs/hello-{run}/worker0/artifacts/big").unlink()
+        done = other("collect", run)  # nothing is left on the cluster
+        assert done.returncode == 0 and big.stat().st_size == 3_000_000, done.text
         assert other.only_run()["state"] == "succeeded"
         assert "was deleted" in gke("attach", run).text, "the first one to collect has deleted it"
         for command in ("cancel", "down"):

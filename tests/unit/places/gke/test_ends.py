@@ -54,7 +54,6 @@ from orchestrator.vm.pod.start import unpack
 from tests.emulator.fixture import Emulator
 from tests.fakes.leases import lease_and_request
 from tests.simulation.model.bench import driven
-from tests.unit.places.gke.api.store import NODE as JOBSET
 from tests.unit.places.gke.api.store import Store, jobset, running
 
 NODES = ("gke-a", "gke-b")
@@ -287,36 +286,30 @@ def test_the_next_command_deletes_the_code_of_a_run_whose_process_was_killed(
     assert stored(objects, record) == []
 
 
-@pytest.mark.parametrize(("pods", "state", "record", "refused"), [
-    ((), ("creating", "pending"), {}, None), ((running(0), running(1)), ("ready", "running"), {}, None),
-    ((), (), {"attempt": "other-1"}, "has no record of run"), ((), (), None, "has no record of run"),
+@pytest.mark.parametrize(("pods", "said", "states"), [
+    ((), {}, ("creating", "pending")), ((running(0), running(1)), {}, ("ready", "running")),
+    ((), {"attempt": "other-1"}, None), ((), {"attempt": None}, None),
 ])  # fmt: skip
 def test_a_run_of_another_machine_is_taken_over_as_its_objects_say(
-    session: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    pods: tuple[dict[str, Any], ...],
-    state: tuple[str, ...],
-    record: dict[str, Any] | None,
-    refused: str | None,
+    session: Session, monkeypatch: pytest.MonkeyPatch, pods: Any, said: dict[str, Any], states: tuple[str, str] | None
 ) -> None:
     store, (run, attempt) = Store(), runs.new_run(job_spec.load(JOB, path="job.yaml"), Path("j"), GKE, Path(), 1.0)
-    labels = {**jobset()["metadata"]["labels"], "tpujob-owner": session.owner, "tpujob-run": run.id}
-    said = {"record": record if record is None else {**runs.record_of(run, attempt), **record}}
-    store.put(path_of("jobsets", "team", JOBSET), jobset(labels={**labels, "tpujob-name": "hello"}))
-    config = {"metadata": {"name": JOBSET}, "data": {"request.json": json.dumps(said)}}
-    store.put(path_of("configmaps", "team", JOBSET), config)
-    for each in pods:
-        store.put(path_of("pods", "team", each["metadata"]["name"]), each)
+    labels = {"tpujob-owner": session.owner, "tpujob-run": run.id, "tpujob-name": "hello"}
+    made = jobset(labels={**jobset()["metadata"]["labels"], **labels})
+    request = json.dumps({"record": {**runs.record_of(run, attempt), **said}})
+    config = {"metadata": {"name": made["metadata"]["name"]}, "data": {"request.json": request}}
+    for kind, each in (("jobsets", made), ("configmaps", config), *(("pods", pod) for pod in pods)):
+        store.put(path_of(kind, "team", each["metadata"]["name"]), each)
     monkeypatch.setattr(clusters, "identity", lambda *which: "kind@https://k8s.test")
-    monkeypatch.setattr(clusters, "open_api", lambda identity, environ: store.api())
+    monkeypatch.setattr(clusters, "open_api", lambda *which: store.api())
     session.target = replace(session.target, gke=ClusterWish(namespace="team"))
-    with pytest.raises(UserError, match=refused) if refused else nullcontext():
+    with nullcontext() if states else pytest.raises(UserError, match="has no record of run"):
         look_for_run(session, "hello")
     (lease,) = session.ledger.open_leases()
     assert (lease.purpose, lease.runs_detached, lease.run) == (Purpose.ELSEWHERE, True, run.id)
-    if not refused:
+    if states:
         found, attempt = session.ledger.run(run.id)
-        assert (lease.state, attempt.state, attempt.lease_id) == (*state, lease.id)
+        assert (lease.state, attempt.state, attempt.lease_id) == (*states, lease.id)
         assert (found.name, found.spec.bucket) == ("hello", run.spec.bucket)
 
 
