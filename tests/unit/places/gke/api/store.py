@@ -10,6 +10,7 @@ import httpx2
 from orchestrator.places.gke.api.kube_api import KubeApi, Rights
 
 Answer = httpx2.Response | Exception
+KINDS = {"jobsets", "jobs", "pods", "configmaps", "secrets", "workloads", "namespaces", "events", "nodes"}
 
 
 def refusal(code: int, reason: str, message: str = "said so") -> httpx2.Response:
@@ -39,32 +40,19 @@ class Store:
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
         self.calls.append(f"{request.method} {path}")
-        for answer in (self.instead(request), None):
-            if isinstance(answer, Exception):
-                raise answer
-            if answer is not None:
-                return answer
-        done = getattr(self, f"_{request.method.lower()}")(path, request)
-        late = self.after(request)
-        if isinstance(late, Exception):
-            raise late
-        return late or done
+        answer = self.instead(request)
+        if answer is None:
+            done: httpx2.Response = getattr(self, f"_{request.method.lower()}")(path, request)
+            answer = self.after(request) or done
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _get(self, path: str, request: httpx2.Request) -> httpx2.Response:
         if path in self.objects:
             return httpx2.Response(200, json=self.objects[path])
         kind = path.rpartition("/")[2]
-        if kind not in (
-            "jobsets",
-            "jobs",
-            "pods",
-            "configmaps",
-            "secrets",
-            "workloads",
-            "namespaces",
-            "events",
-            "nodes",
-        ):
+        if kind not in KINDS:
             return refusal(404, "NotFound", f'"{kind}" not found')
         query = parse_qs(request.url.query.decode())
         wanted = dict(each.split("=", 1) for each in query.get("labelSelector", [""])[0].split(",") if each)
