@@ -21,9 +21,9 @@ from tests import ROOT
 from tests.cluster.fixture import Cluster
 from tests.cluster.gke_fixture import HOLD, MEET, Gke
 from tests.cluster.jobsets import ended, jobset, pods, submit
+from tests.fakes.cluster_jobs import CAPACITIES, job
 from tests.unit.api.jobs.test_exporting import World, world
 from tests.unit.places.gke.objects.test_manifest import FRAGMENT
-from tests.unit.places.gke.objects.test_plan import CAPACITIES, job
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster

@@ -12,10 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from orchestrator.catalog import gke
-from orchestrator.job.cluster import ClusterTarget
-from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, documents, labels_of
-from orchestrator.places.gke.objects.nodes import Capacity
+from orchestrator.places.gke.objects.manifest import Deadlines, deadlines, documents
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.place import STATES, Phase
 from orchestrator.promise.effects.base import Lock
@@ -26,6 +23,7 @@ from orchestrator.promise.obtain.drafts import Draft
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.text import names
+from tests.fakes.cluster_jobs import job
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld, PodJob
 from tests.simulation.model.faults import FOREVER
@@ -87,16 +85,8 @@ def deadlines_of(workload: ClusterWorkload) -> Deadlines:
 @functools.cache
 def _objects(hosts: int, slices: int, limits: Deadlines, queued: bool) -> tuple[dict[str, Any], ...]:
     """Return the objects of such a job, made by the production code under a name that is replaced."""
-    found = gke.lookup(TYPES[hosts], None)
-    assert found is not None
-    target = ClusterTarget(namespace=NAMESPACE, image="an-image", queue="tpu" if queued else None)
-    labels = labels_of(lease_id="0" * 10, owner=OWNER, name="mnist", run="1" * 10)
-    program = PodProgram({"schema": 1}, b"agent")
-    made = ClusterJob(
-        name="a-name", labels=labels, target=target, slice=found, slices=slices, capacity=Capacity(), deadlines=limits,
-        program=program,
-    )  # fmt: skip
-    return documents(made)
+    queue = "tpu" if queued else None
+    return documents(job(TYPES[hosts], slices=slices, limits=limits, queue=queue, namespace=NAMESPACE))
 
 
 def manifests(workload: ClusterWorkload, name: str, lease_id: str) -> tuple[dict[str, Any], ...]:

@@ -27,7 +27,7 @@ from orchestrator.places.gke.objects.manifest import (
 )
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.preparation import to_yaml
-from tests.unit.places.gke.objects.test_plan import CAPACITIES, NAME, PROGRAM, job
+from tests.fakes.cluster_jobs import CAPACITIES, NAME, PROGRAM, job
 
 VALIDATOR = jsonschema.Draft202012Validator(jobset.schema())
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")

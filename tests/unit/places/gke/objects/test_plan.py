@@ -8,13 +8,11 @@ import pytest
 
 import tpujob
 from orchestrator import catalog
-from orchestrator.capacity.provisioning import Provisioning
-from orchestrator.catalog import gke
-from orchestrator.job.cluster import ClusterTarget
-from orchestrator.places.gke.objects.manifest import ClusterJob, Deadlines, PodProgram, deadlines, labels_of
-from orchestrator.places.gke.objects.nodes import Capacity, NodeView, in_words
+from orchestrator.places.gke.objects.manifest import Deadlines, PodProgram, deadlines
+from orchestrator.places.gke.objects.nodes import NodeView, in_words
 from orchestrator.places.gke.plan import cluster_plan_lines, plan_of, price, program_line
 from tests.fakes.api import StubReply, stub_api
+from tests.fakes.cluster_jobs import CAPACITIES, job
 from tests.unit.api.jobs.test_exporting import World, world
 
 
@@ -208,42 +206,3 @@ def test_nodes_are_named_by_their_pool() -> None:
 
 def test_of_many_nodes_three_are_named() -> None:
     assert in_words([NodeView(f"n{i}", "p") for i in range(16)]) == "16 nodes of pool p (n0, n1, n2, …)"
-
-
-NAME = "tpujob-0a1b2c-0123456789"
-RESERVATION = "projects/my-project/reservations/r1/reservationBlocks/b1/reservationSubBlocks/s1"
-CAPACITIES = {
-    "on-demand": Capacity(),
-    "spot": Capacity(Provisioning.SPOT),
-    "flex-start": Capacity(Provisioning.FLEX_START),
-    "flex-start together": Capacity(Provisioning.FLEX_START, together=True),
-    "reserved": Capacity(Provisioning.RESERVED, reservation=RESERVATION),
-}
-PROGRAM = PodProgram({"schema": 1, "phases": [{"name": "main", "script": "echo 1\n"}]}, b"agent", b"code")
-
-
-def job(
-    accelerator: str = "v6e-16",
-    *,
-    machine_type: str | None = None,
-    slices: int = 1,
-    capacity: Capacity = CAPACITIES["on-demand"],
-    queue: str | None = None,
-    program: PodProgram = PROGRAM,
-    wait_s: float = 0.0,
-    namespace: str = "team-a",
-    **target: Any,
-) -> ClusterJob:
-    """Return a job of an hour."""
-    found = gke.lookup(accelerator, machine_type)
-    assert found is not None, accelerator
-    return ClusterJob(
-        name=NAME,
-        labels=labels_of(lease_id="0123456789", owner="0a1b2c", name="MNIST", run="abcdefghjk"),
-        target=ClusterTarget(namespace=namespace, image="us-docker.pkg.dev/p/r/train:1", queue=queue, **target),
-        slice=found,
-        slices=slices,
-        capacity=capacity,
-        deadlines=deadlines(3600.0, wait_s=wait_s, linger_s=None, queued=queue is not None),
-        program=program,
-    )
