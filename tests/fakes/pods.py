@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import CloudUnavailable
+from orchestrator.errors import CloudUnavailable, Vanished
 from orchestrator.hosts.ssh import agent
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
 from tests.waiting import HANG_S
@@ -136,16 +136,18 @@ class Leap:
 
 
 class Stream:
-    """A connection to a log. `cut_at`: it breaks after so many bytes."""
+    """A connection to a log. `cut_at`: it breaks after so many bytes; where it `is_quiet`, as if the log ended there."""
 
-    def __init__(self, pod: Pod, since: float | None, cut_at: int | None) -> None:
-        self.pod, self.since, self.left = pod, since, cut_at
+    def __init__(self, pod: Pod, since: float | None, cut_at: int | None, is_quiet: bool) -> None:
+        self.pod, self.since, self.left, self.is_quiet = pod, since, cut_at, is_quiet
         self.closed = threading.Event()
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self.pod.served(self.since, self.closed):
             if self.left is not None and len(line) >= self.left:
                 yield line[: self.left]
+                if self.is_quiet:
+                    return
                 raise CloudUnavailable("the connection was cut")
             if self.left is not None:
                 self.left -= len(line)
@@ -298,6 +300,8 @@ class Node:
         self.place = place
         self.all: dict[int, Pod] = {}
         self.cuts: list[int | None] = []
+        self.cuts_are_quiet = False
+        self.looks = 0  # how often its pods were looked at
         self.away = False  # the API does not answer
         self.asked: list[tuple[str, float | None]] = []
         self.streams: list[Stream] = []
@@ -315,6 +319,7 @@ class Node:
         return pod
 
     def pods(self) -> tuple[PodView, ...]:
+        self.looks += 1
         if self.away:
             raise CloudUnavailable("the API server does not answer")
         return tuple(pod.view() for _, pod in sorted(self.all.items()))
@@ -323,8 +328,10 @@ class Node:
         if self.away:
             raise CloudUnavailable("the API server does not answer")
         self.asked.append((pod, since))
-        found = next(each for each in self.all.values() if each.name == pod)
-        stream = Stream(found, since, self.cuts.pop(0) if self.cuts else None)
+        found = next((each for each in self.all.values() if each.name == pod), None)
+        if found is None:
+            raise Vanished("the pod does not exist any more")
+        stream = Stream(found, since, self.cuts.pop(0) if self.cuts else None, self.cuts_are_quiet)
         self.streams.append(stream)
         return stream
 

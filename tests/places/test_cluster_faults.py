@@ -100,16 +100,14 @@ def test_an_api_server_or_a_machine_that_is_away_ends_nothing(cluster: Simulated
     )
 
 
-def test_of_a_cluster_that_is_away_to_the_end_nothing_is_said(cluster: SimulatedJobSet) -> None:
-    cluster.job(WAITS, **away(RUNNING, FOREVER))
+@pytest.mark.parametrize(("plan", "words"), [
+    (away(RUNNING, FOREVER), "how the job ended is not known"),
+    ({"finalizer_until": FOREVER}, "held by finalizer example.com/slow"),
+], ids=["the cluster is away to the end", "a finalizer"])  # fmt: skip
+def test_why_nothing_is_proven_is_said(cluster: SimulatedJobSet, plan: Plan, words: str) -> None:
+    cluster.job(WAITS, **plan)
     code, said = cluster.play("run")
-    assert code == 75 and "how the job ended is not known" in said and cluster.is_releasing()
-
-
-def test_what_holds_a_jobset_is_named(cluster: SimulatedJobSet) -> None:
-    cluster.job(Job(), finalizer_until=FOREVER)
-    code, said = cluster.play("run")
-    assert code == 75 and "held by finalizer example.com/slow" in said and cluster.is_releasing()
+    assert code == 75 and words in said and cluster.is_releasing()
 
 
 LIMITS = ("_pod_is_late", "_job_is_late", "_exceeded")

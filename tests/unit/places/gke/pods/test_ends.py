@@ -50,35 +50,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("after_bytes", [0, 300])
 def test_a_log_that_breaks_off_between_node_and_api_server_is_no_whole_log(
-    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, after_bytes: int
+    node: Node, followed: Make, after_bytes: int
 ) -> None:
     pod = node.run(request(("main", "echo line; echo small >$TPUJOB_ARTIFACTS/small")))
     until(lambda: pod.view().phase.ended, "the end of the pod")
-    whole, tries = node.log, []
-
-    def broken_off(name: str, since: float | None = None) -> Any:
-        tries.append(since)
-        content = b"".join(whole(name, since))
-        return _Pieces(content[:after_bytes] if len(tries) < 3 else content)
-
-    monkeypatch.setattr(node, "log", broken_off)
+    node.cuts, node.cuts_are_quiet = [after_bytes] * 2, True
     seen = followed()
-    assert seen.end().rc == 0 and seen.log == b"line\n"
+    assert seen.end().rc == 0 and seen.log == b"line\n" and node.cuts == []
     found = seen.collect()
     assert not found.problems and [file.path for file in found.files] == ["artifacts/small"]
-
-
-class _Pieces:
-    """A connection that ends as if the log did."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def __iter__(self) -> Any:
-        yield self.content
-
-    def close(self) -> None:
-        """It has ended."""
 
 
 @pytest.mark.ci
@@ -199,21 +179,6 @@ def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
     monkeypatch.setattr(fleet, "WATCH_S", 0.05)
     monkeypatch.setattr(fleet, "SETTLE_S", 0.5)
     monkeypatch.setattr(pod_api, "FRESH_S", 0.0)
-    gone, looks, log = threading.Event(), 0, node.log
-    pods = node.pods
-
-    def pods_until_then() -> tuple[PodView, ...]:
-        nonlocal looks
-        looks += gone.is_set()
-        return () if gone.is_set() else pods()
-
-    def log_until_then(pod: str, since: float | None = None) -> Stream:
-        if gone.is_set():
-            raise Vanished("the pod does not exist any more")
-        return log(pod, since)
-
-    monkeypatch.setattr(node, "pods", pods_until_then)
-    monkeypatch.setattr(node, "log", log_until_then)
     pod = node.pod()
     seen = followed()
     pod.ends(phase="setup")
@@ -222,8 +187,9 @@ def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
     ended(pod)
     (following,) = seen.fleet._following.followers
     until(lambda: following._is_busy, "all that is taken without being asked for")
-    gone.set()
-    until(lambda: looks >= 20, "looks at the pods")  # a second of them
+    node.all.clear()
+    seen_before = node.looks
+    until(lambda: node.looks >= seen_before + 20, "looks at the pods")  # a second of them
     assert not node.streams[0].closed.is_set()
     seen.end("main")
     assert not seen.collect().problems
