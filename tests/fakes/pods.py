@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import CloudUnavailable, Vanished
+from orchestrator.errors import CloudError, CloudUnavailable, Vanished
 from orchestrator.hosts.ssh import agent
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
 from tests.waiting import HANG_S
@@ -301,9 +301,9 @@ class Node:
         self.all: dict[int, Pod] = {}
         self.cuts: list[int | None] = []
         self.cuts_are_quiet = False
+        self.errors: list[CloudError | None] = []  # of the next connections to logs
         self.looks = 0  # how often its pods were looked at
         self.away = False  # the API does not answer
-        self.asked: list[tuple[str, float | None]] = []
         self.streams: list[Stream] = []
 
     def pod(self, worker: int = 0) -> Pod:
@@ -327,7 +327,8 @@ class Node:
     def log(self, pod: str, since: float | None = None) -> Stream:
         if self.away:
             raise CloudUnavailable("the API server does not answer")
-        self.asked.append((pod, since))
+        if self.errors and (error := self.errors.pop(0)) is not None:
+            raise error
         found = next((each for each in self.all.values() if each.name == pod), None)
         if found is None:
             raise Vanished("the pod does not exist any more")

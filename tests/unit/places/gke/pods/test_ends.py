@@ -4,7 +4,7 @@ import itertools
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.text.scripts import with_data
 from tests.emulator.fixture import Emulator
-from tests.fakes.pods import Node, Pod, Stream, request
+from tests.fakes.pods import Node, Pod, request
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.waiting import HANG_S, until
 
@@ -123,22 +123,6 @@ def test_main_that_is_attached_as_the_following_ends_has_its_end(
     assert seen.ended().workers[0].why == "deadline"
 
 
-def failing(
-    node: Node, errors: Sequence[CloudError | None], monkeypatch: pytest.MonkeyPatch
-) -> list[CloudError | None]:
-    """Let the next connections to a log fail so, but for None; return the errors that are left."""
-    log, left = node.log, list(errors)
-
-    def failing_log(pod: str, since: float | None = None) -> Stream:
-        error = left.pop(0) if left else None
-        if error is not None:
-            raise error
-        return log(pod, since)
-
-    monkeypatch.setattr(node, "log", failing_log)
-    return left
-
-
 REFUSED = [Vanished("the pod does not exist")] * (follower.LAST_TRIES - 1)
 
 
@@ -148,14 +132,14 @@ REFUSED = [Vanished("the pod does not exist")] * (follower.LAST_TRIES - 1)
     ([700] * 12, [None, *REFUSED, None, *REFUSED, None, *REFUSED]),
 ], ids=["an outage", "many parts"])  # fmt: skip
 def test_the_log_of_an_ended_pod_comes_whole(
-    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, cuts: list[int | None], errors: list[CloudError | None]
+    node: Node, followed: Make, cuts: list[int | None], errors: list[CloudError | None]
 ) -> None:
     ended(node.pod())
     node.cuts = cuts[:]
-    left = failing(node, errors, monkeypatch)
+    node.errors = errors[:]
     seen = followed()
     assert seen.end().rc == 0
-    assert not seen.collect().problems and not left
+    assert not seen.collect().problems and not node.errors
 
 
 @pytest.mark.usefixtures("quick")
@@ -168,7 +152,7 @@ def test_a_log_that_is_gone_is_given_up_and_so_is_an_outage_that_lasts(
     monkeypatch.setattr(follower, "OUTAGE_S", outage_s)
     node.pod().begins()
     node.pod().close()
-    failing(node, [error] * 100_000, monkeypatch)
+    node.errors = [error] * 100_000
     assert followed().end().state is WorkerState.LOST
 
 
@@ -228,10 +212,10 @@ def test_an_index_that_cannot_be_read_is_no_end_of_a_pod_that_is_gone(
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("error", [AuthError("you may not get pods/log"), Vanished("the pod does not exist")])
 def test_a_log_that_cannot_be_read_is_not_a_pod_that_sent_nothing(
-    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError
+    node: Node, followed: Make, error: CloudError
 ) -> None:
     pod = node.run(request(("main", "echo line; echo small >$TPUJOB_ARTIFACTS/small")))
-    failing(node, [error] * 100_000, monkeypatch)
+    node.errors = [error] * 100_000
     until(lambda: pod.view().phase.ended, "the end of the pod")
     seen = followed()
     assert seen.end().rc == 0, "its termination message says so"
