@@ -18,14 +18,13 @@ def jobset(
     accelerator: str = "tpu-v5p-slice",
     topology: str = "2x2x2",
     chips: int = 4,
-    image: str = IMAGE,
     queue: str = "",
 ) -> dict[str, Any]:
     """Return a JobSet whose pods run a shell script. With a `queue`, it is Kueue's."""
     place = {"cloud.google.com/gke-tpu-accelerator": accelerator, "cloud.google.com/gke-tpu-topology": topology}
     container = {
         "name": "job",
-        "image": image,
+        "image": IMAGE,
         "command": ["sh", "-c", script],
         "resources": {"requests": {"google.com/tpu": chips}, "limits": {"google.com/tpu": chips}},
     }

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tests.cluster.agent import sandbox
-from tests.cluster.agent.kubelet import Kubelet, Running, Verdict
+from tests.cluster.agent.kubelet import Kubelet, Verdict
 from tests.cluster.agent.kubelet_server import Cut, KubeletServer
 from tests.cluster.agent.nodes import Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
@@ -96,7 +96,9 @@ class Faults:
 
     async def play_evicted(self, namespace: str, pod: str) -> None:
         """The kubelet evicts a pod, for memory of its node."""
-        self._pod(namespace, pod).end(Verdict(0, "Evicted", EVICTED, disruption=BY_KUBELET))
+        evicted = self._kubelet.find(namespace, pod)
+        assert evicted is not None, f"no pod {namespace}/{pod} on a node"
+        evicted.end(Verdict(0, "Evicted", EVICTED, disruption=BY_KUBELET))
 
     async def play_node_preempted(self, node: str) -> None:
         """A spot VM is taken: its pods get a short notice, then the VM and its Node object go."""
@@ -120,11 +122,6 @@ class Faults:
         """The next connections to these logs end in the middle."""
         self._server.cuts.append(Cut(namespace, after_bytes, times))
 
-    async def play_log_rotated(self, namespace: str, pod: str) -> None:
-        """What the pod has printed so far can be read no more."""
-        log = self._pod(namespace, pod).log
-        log.rotate(len(log.parts))
-
     async def play_supply(self, namespace: str, **settings: Any) -> None:
         """How nodes come and go for a namespace: the fields of `Supply`."""
         self._pools.supply[namespace] = replace(self._pools.supply[namespace], **settings)
@@ -140,9 +137,3 @@ class Faults:
     async def play_server_started(self) -> None:
         """It starts again."""
         self._plane.children.again("kube-apiserver")
-
-    def _pod(self, namespace: str, name: str) -> Running:
-        found = self._kubelet.find(namespace, name)
-        if found is None:
-            raise KeyError(f"no pod {namespace}/{name} on a node")
-        return found

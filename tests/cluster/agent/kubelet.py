@@ -93,14 +93,12 @@ class Kubelet:
             return
         running = self.running.get(uid)
         if running is None:
-            ended = pod["status"].get("phase") in ("Succeeded", "Failed")
             self._addresses += 1
             high, low = divmod(self._addresses, 250)
             address = f"127.{self._base}.{high % 250 + 1}.{low + 1}"
             verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-            running = self.running[uid] = Running(pod, address, self._directory / uid, verdict, ended=ended)
-            if not ended:
-                running.task = asyncio.create_task(self._run(running))
+            running = self.running[uid] = Running(pod, address, self._directory / uid, verdict)
+            running.task = asyncio.create_task(self._run(running))
         running.pod = pod
         if "deletionTimestamp" in pod["metadata"]:
             running.end(Verdict(pod["metadata"].get("deletionGracePeriodSeconds") or 0))

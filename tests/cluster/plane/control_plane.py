@@ -7,7 +7,7 @@ controllers are shorter than their defaults, so that tests need not wait: `CONTR
 
 import contextlib
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import yaml
 
 from tests.cluster.kubectl import kubectl
 from tests.cluster.plane import processes
-from tests.cluster.plane.processes import Authority, Children, Pair, free_ports
+from tests.cluster.plane.processes import Authority, Children, free_ports
 from tests.cluster.versions import cache
 from tests.waiting import until
 
@@ -59,6 +59,8 @@ class ControlPlane:
         self._of_controllers = {"jobset": self._ports[2:4], "kueue": self._ports[4:6]}  # webhook, health
         self.url = f"https://127.0.0.1:{self.port}"
         self._admin = self.authority.issue(ADMIN, ["system:masters"])
+        self._serving = self.authority.issue("servers", addresses=["127.0.0.1"])
+        self._tls = (f"--tls-cert-file={self._serving.certificate}", f"--tls-private-key-file={self._serving.key}")
         self.admin = self.kubeconfig(directory / "admin.kubeconfig", ADMIN)
         self._session = requests.Session()
         self._session.verify, self._session.trust_env = str(self.authority.certificate), False
@@ -74,8 +76,11 @@ class ControlPlane:
         every = [document for documents in manifests.values() for document in documents]
         self.create([each for each in every if each["kind"] not in processes.LEFT_OUT])
         kubectl(self.admin, "wait", "--for=condition=Established", "crds", "--all", "--timeout=180s")
-        self._start("kube-controller-manager", self._controller_manager())  # it looks for new CRDs twice a minute only
-        self._start("kube-scheduler", self._scheduler())
+        keys = (f"--service-account-private-key-file={self._signing}", f"--root-ca-file={self.authority.certificate}")
+        accounts = (*keys, "--use-service-account-credentials=true")
+        # It looks for new CRDs twice a minute only.
+        self._start_part("kube-controller-manager", self._ports[0], *accounts, *CONTROLLERS)
+        self._start_part("kube-scheduler", self._ports[1])
         for name, documents in manifests.items():
             self._start_controller(name, documents)
         for name, (_, health) in self._of_controllers.items():
@@ -135,15 +140,13 @@ class ControlPlane:
     def _start_server(self) -> None:
         policy = self.directory / "audit.yaml"
         policy.write_text(yaml.safe_dump(AUDIT))
-        serving = self.authority.issue("kube-apiserver", addresses=["127.0.0.1"])
         to_nodes = self.authority.issue("kube-apiserver-kubelet-client", ["system:masters"])
-        signing = self.authority.service_account_key()
-        self._signing = signing
+        signing = self._signing = self.authority.service_account_key()
         self._start(
             "kube-apiserver",
             [
                 f"--etcd-servers=http://127.0.0.1:{self._etcd}", "--bind-address=127.0.0.1", f"--secure-port={self.port}",
-                "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", *_serving(serving),
+                "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", *self._tls,
                 f"--client-ca-file={self.authority.certificate}", "--authorization-mode=RBAC", "--allow-privileged=true",
                 f"--kubelet-certificate-authority={self.authority.certificate}",
                 f"--kubelet-client-certificate={to_nodes.certificate}", f"--kubelet-client-key={to_nodes.key}",
@@ -154,41 +157,24 @@ class ControlPlane:
             ],
         )  # fmt: skip
 
-    def _controller_manager(self) -> list[str | Path]:
-        own = self._kubeconfig_of("kube-controller-manager", "system:kube-controller-manager")
-        serving = self._server_pair("kube-controller-manager")
-        return [
-            f"--kubeconfig={own}", f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}",
-            "--bind-address=127.0.0.1", f"--secure-port={self._ports[0]}", *_serving(serving),
-            f"--service-account-private-key-file={self._signing}", f"--root-ca-file={self.authority.certificate}",
-            "--use-service-account-credentials=true", "--leader-elect=false", "--profiling=false", *CONTROLLERS,
-        ]  # fmt: skip
-
-    def _scheduler(self) -> list[str | Path]:
-        own = self._kubeconfig_of("kube-scheduler", "system:kube-scheduler")
-        return [
-            f"--kubeconfig={own}", f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}",
-            "--bind-address=127.0.0.1", f"--secure-port={self._ports[1]}", *_serving(self._server_pair("kube-scheduler")),
-            "--leader-elect=false", "--profiling=false",
-        ]  # fmt: skip
+    def _start_part(self, name: str, port: int, *flags: str) -> None:
+        """Start another part of Kubernetes, with a user of its own."""
+        own = self.kubeconfig(self.directory / f"{name}.kubeconfig", f"system:{name}")
+        configs = (f"--{part}kubeconfig={own}" for part in ("", "authentication-", "authorization-"))
+        serving = ("--bind-address=127.0.0.1", f"--secure-port={port}", *self._tls)
+        self._start(name, [*configs, *serving, "--leader-elect=false", "--profiling=false", *flags])
 
     def _start_controller(self, name: str, documents: list[Any]) -> None:
         """Start JobSet or Kueue with the configuration that it comes with, moved to loopback and to our certificates."""
         webhook, health = self._of_controllers[name]
-        serving = self._server_pair(name)
         config = self.directory / f"{name}.yaml"
-        config.write_text(yaml.safe_dump(processes.config_of(name, documents, serving, webhook, health)))
-        own = self._kubeconfig_of(name, f"system:serviceaccount:{name}-system:{name}-controller-manager")
+        config.write_text(yaml.safe_dump(processes.config_of(name, documents, self._serving, webhook, health)))
+        user = f"system:serviceaccount:{name}-system:{name}-controller-manager"
+        own = self.kubeconfig(self.directory / f"{name}.kubeconfig", user)
         words: list[str | Path] = [cache() / name, f"--config={config}"]
         if name == "kueue":  # it wants a certificate for its metrics at a fixed place, even where they are off
-            words = processes.with_files_at("/etc/kueue/metrics/certs", serving, words)
+            words = processes.with_files_at("/etc/kueue/metrics/certs", self._serving, words)
         self.children.start(name, words, {"KUBECONFIG": str(own)})
-
-    def _kubeconfig_of(self, name: str, user: str) -> Path:
-        return self.kubeconfig(self.directory / f"{name}.kubeconfig", user)
-
-    def _server_pair(self, name: str) -> Pair:
-        return self.authority.issue(name, addresses=["127.0.0.1"], folder=f"{name}-server")
 
     def _wait(self, url: str, what: str) -> None:
         until(lambda: self._is_ready(url), f"{what}, whose log is in {self.children.logs},")
@@ -198,8 +184,3 @@ class ControlPlane:
         with contextlib.suppress(requests.ConnectionError, requests.Timeout):
             return self._session.get(f"{url}/readyz", timeout=60).status_code == 200
         return False
-
-
-def _serving(pair: Pair) -> Iterator[str]:
-    yield f"--tls-cert-file={pair.certificate}"
-    yield f"--tls-private-key-file={pair.key}"
