@@ -108,6 +108,19 @@ def popen(
     )
 
 
+def place(worker: int, *, slices: int = 1, hosts: int = 2) -> dict[str, Any]:
+    """The variables of a pod as the manifest sets them."""
+    return {
+        "TPUJOB_SLICE": str(worker // hosts),
+        "JOB_COMPLETION_INDEX": str(worker % hosts),
+        "TPUJOB_SLICES": str(slices),
+        "TPUJOB_HOSTS_PER_SLICE": str(hosts),
+        "TPUJOB_POD_IP": f"127.0.1.{worker}",
+        "TPUJOB_COORDINATOR_NAME": "tpujob-x-slice-0-0.tpujob-x",
+        "TPUJOB_COORDINATOR_PORT": "23456",
+    }
+
+
 LEAPING = """
 import os, time
 

@@ -18,16 +18,9 @@ from orchestrator.vm.pod import pod, start, starts
 from orchestrator.vm.pod.start import Place
 from orchestrator.vm.pod.starts import Start, Starts
 from tests.fakes.clock import Clock
-from tests.fakes.pods import request
+from tests.fakes.pods import place, request
 
-PLACE = {
-    "TPUJOB_SLICES": "2",
-    "TPUJOB_HOSTS_PER_SLICE": "2",
-    "JOB_COMPLETION_INDEX": "1",
-    "TPUJOB_POD_IP": "10.0.0.2",
-    "TPUJOB_COORDINATOR_NAME": "j-slice-0-0.j",
-    "TPUJOB_COORDINATOR_PORT": "23456",
-}
+PLACE = {**place(1, slices=2), "TPUJOB_COORDINATOR_NAME": "j-slice-0-0.j"}
 
 
 @pytest.mark.parametrize(("found_after", "address", "meets_at"), [

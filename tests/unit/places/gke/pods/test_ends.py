@@ -24,7 +24,7 @@ from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.text.scripts import with_data
 from tests.emulator.fixture import Emulator
-from tests.fakes.pods import Node, Pod, request
+from tests.fakes.pods import Node, Pod, place, request
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.waiting import HANG_S, until
 
@@ -236,19 +236,6 @@ def test_names_that_a_failed_setup_does_not_reach_are_told_however_long_they_are
     end = seen.end("setup")
     assert (end.state, end.rc, end.why) == (WorkerState.EXITED, 5, "") and len(end.unreachable) == 8
     assert [file.path for file in seen.collect().files] == ["artifacts/kept"]
-
-
-def place(worker: int, *, slices: int = 1, hosts: int = 2) -> dict[str, Any]:
-    """The variables of a pod as the manifest sets them."""
-    return {
-        "TPUJOB_SLICE": str(worker // hosts),
-        "JOB_COMPLETION_INDEX": str(worker % hosts),
-        "TPUJOB_SLICES": str(slices),
-        "TPUJOB_HOSTS_PER_SLICE": str(hosts),
-        "TPUJOB_POD_IP": f"127.0.1.{worker}",
-        "TPUJOB_COORDINATOR_NAME": "tpujob-x-slice-0-0.tpujob-x",
-        "TPUJOB_COORDINATOR_PORT": "23456",
-    }
 
 
 def test_pods_of_two_slices_know_their_places_and_each_has_its_results(node: Node, followed: Make) -> None:
