@@ -35,9 +35,8 @@ class ClusterPlan(FaultPlan):
     pull_s: float = 2.0  # until their containers run
     no_image: bool = False
     evictions: list[tuple[float, float | None]] = field(default_factory=list)  # by Kueue, and when it is admitted again
-    taken: list[tuple[float, int, str]] = field(
-        default_factory=list
-    )  # when, which worker: evicted, shutdown, deleted, lost
+    # When, and of which worker the pod is taken: evicted, shutdown, deleted, lost.
+    taken: list[tuple[float, int, str]] = field(default_factory=list)
     node_removed_s: float = 400.0  # from the loss of a node
     pod_stop_s: float = 1.0  # that a pod takes to end once asked
     collects_s: float = 0.5  # the garbage collector of the cluster
@@ -59,15 +58,11 @@ class Cluster:
         self.owned: list[Owned] = []  # that exist
         self.under_way = 0  # posts that have not arrived
         self.arrives_late = False  # the call that arrives now was under way for long: its caller may have given it up
-        self.ended_well: dict[
-            tuple[str, int], bool
-        ] = {}  # (JobSet, worker) → whether its last pod that ended succeeded
+        # (JobSet, worker) → whether its last pod that ended succeeded
+        self.ended_well: dict[tuple[str, int], bool] = {}
         self._uids = 0
 
     # -- calls of the API ----------------------------------------------------------------------------------------------
-
-    def now(self) -> float:
-        return self.timeline.now
 
     def jobset(self, name: str) -> JobSet | None:
         return next((each for each in self.sets if each.exists and each.name == name), None)
@@ -109,8 +104,7 @@ class Cluster:
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         kind, _ = _parts(path)
         name = body["metadata"]["name"]
-        there = any((each.kind, each.name) == (kind, name) for each in self.owned)
-        if there or (kind == "jobsets" and self.jobset(name) is not None):
+        if any(row["metadata"]["name"] == name for row in self._rows(kind, "")):
             raise AlreadyExists(f"{kind} {name!r} already exists")
         if kind == "jobsets":
             return self._new_jobset(body).as_json([])

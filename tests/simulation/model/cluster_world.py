@@ -111,16 +111,11 @@ class ClusterWorld(World):
                 if pod.holds_tpu:
                     self.judge.pod_ended(each, pod)
 
-    def _watch(self) -> None:
-        self._watching = False
-        if not self.judge.existing():
-            return
-        pending = [self.judge.judge(each) for each in self.cluster.sets]
-        asleep = not any(pending) and not self.scheduled and not any(machine.processes for machine in self.machines)
-        if asleep and all(each.over or self.judge.is_foreign(each) for each in self.cluster.sets if each.exists):
-            self.timeline.stop()  # what is left holds no TPU, and no layer promised to delete it
-            return
-        self.watch_resources()
+    def _pending(self) -> list[bool]:
+        """What is over or foreign holds no TPU, and no layer promised to delete it."""
+        sets = self.cluster.sets
+        going_on = [each.exists and not (each.over or self.judge.is_foreign(each)) for each in sets]
+        return [*map(self.judge.judge, sets), *going_on]
 
     def check_exit(self, process: Process, code: int) -> None:
         self.judge.check_exit(process, code)
@@ -170,7 +165,7 @@ class Question(Replayed, KubeApi):
 
     def _time(self) -> float:
         if self._read == len(self._times):
-            self._times.append(self.cluster.now())
+            self._times.append(self.cluster.timeline.now)
         self._read += 1
         return self._times[self._read - 1]
 

@@ -229,14 +229,17 @@ class World:
 
     def _watch(self) -> None:
         self._watching = False
-        alive = self.oracle.existing()
-        if not alive:
+        if not self.oracle.existing():
             return
-        pending = [self.oracle.judge(resource) or resource.may_still_get_node(self.timeline.now) for resource in alive]
-        if not any(pending) and not self.scheduled and not any(machine.processes for machine in self.machines):
+        if not any(self._pending()) and not self.scheduled and not any(machine.processes for machine in self.machines):
             self.timeline.stop()  # no layer is left that could act, and none promised to
             return
         self.watch_resources()
+
+    def _pending(self) -> list[bool]:
+        """Return of everything that exists whether it may still change, or exceed its bound."""
+        now, alive = self.timeline.now, self.oracle.existing()
+        return [self.oracle.judge(resource) or resource.may_still_get_node(now) for resource in alive]
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
