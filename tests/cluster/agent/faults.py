@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.kubelet import Kubelet, Verdict
-from tests.cluster.agent.kubelet_server import Cut, KubeletServer
+from tests.cluster.agent.kubelet_server import KubeletServer
 from tests.cluster.agent.nodes import Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
 
@@ -120,7 +120,7 @@ class Faults:
 
     async def play_log_cut(self, namespace: str, after_bytes: int = 0, times: int = 1) -> None:
         """The next connections to these logs end in the middle."""
-        self._server.cuts.append(Cut(namespace, after_bytes, times))
+        self._server.cuts[namespace] += [after_bytes] * times
 
     async def play_supply(self, namespace: str, **settings: Any) -> None:
         """How nodes come and go for a namespace: the fields of `Supply`."""

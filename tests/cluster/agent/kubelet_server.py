@@ -5,8 +5,8 @@ There is no `exec` and no `attach`: the API server speaks SPDY to kubelets, whic
 
 import contextlib
 import ssl
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 
 from aiohttp import web
@@ -18,22 +18,13 @@ from tests.cluster.plane.processes import Authority
 PORT = 10250
 
 
-@dataclass
-class Cut:
-    """The connections of the logs of this namespace end in the middle, `times` times, after so many bytes."""
-
-    namespace: str
-    after_bytes: int
-    times: int
-
-
 class KubeletServer:
     """Serves the logs of all nodes."""
 
     kubelet: Kubelet
 
     def __init__(self, authority: Authority) -> None:
-        self.cuts: list[Cut] = []
+        self.cuts = defaultdict[str, list[int]](list)  # namespace → after how many bytes its next connections end
         self._authority = authority
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
@@ -75,19 +66,13 @@ class KubeletServer:
         return answer
 
     async def _send(self, answer: web.StreamResponse, request: web.Request, pieces: AsyncIterator[bytes]) -> None:
-        cut, sent = self._next_cut(request.match_info["namespace"]), 0
+        cuts, sent = self.cuts[request.match_info["namespace"]], 0
+        cut = cuts.pop(0) if cuts else None
         async for piece in pieces:
-            if cut is not None and sent + len(piece) > cut.after_bytes:
-                await answer.write(piece[: cut.after_bytes - sent])
+            if cut is not None and sent + len(piece) > cut:
+                await answer.write(piece[: cut - sent])
                 request.transport.abort()
                 return
             await answer.write(piece)
             sent += len(piece)
         await answer.write_eof()
-
-    def _next_cut(self, namespace: str) -> Cut | None:
-        for cut in self.cuts:
-            if cut.times > 0 and cut.namespace == namespace:
-                cut.times -= 1
-                return cut
-        return None
