@@ -114,7 +114,7 @@ def test_a_file_that_is_no_kubeconfig_is_named_and_an_empty_one_lacks_a_context(
         clusters.load(None, {"KUBECONFIG": str(tmp_path / "config")})
 
 
-def test_files_that_have_only_a_part_are_merged(tmp_path: Path) -> None:
+def test_files_that_have_only_a_part_are_merged_and_the_first_one_counts(tmp_path: Path) -> None:
     for name, text in {
         "empty": "",
         "comment": "# nothing yet\n",
