@@ -39,7 +39,7 @@ def job(
     return ClusterJob(
         name=NAME,
         labels=labels_of(lease_id="0123456789", owner="0a1b2c", name="MNIST", run="abcdefghjk"),
-        target=ClusterTarget(namespace, "us-docker.pkg.dev/p/r/train:1", queue=queue, **target),
+        target=ClusterTarget(namespace=namespace, image="us-docker.pkg.dev/p/r/train:1", queue=queue, **target),
         slice=found,
         slices=slices,
         capacity=capacity,
