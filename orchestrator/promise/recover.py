@@ -46,7 +46,7 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
     """Return the open leases of this cloud whose claim is over.
 
     `spare`: leave out this handle, which `up` takes over. `look`: also ask the cloud whether slices without a process still
-    exist; their watchdog may have deleted them. Of a detached job that was to be admitted by now, it is asked in any case.
+    exist; their watchdog may have deleted them. Of a detached job that was to run by now, it is asked in any case.
     """
     found = []
     now = await Now()
@@ -102,8 +102,8 @@ async def _ended_already(lease: Lease, now: float) -> Overdue | None:
         if view.error is not None:
             return Overdue(lease, view.error.message, view.error)
         return Overdue(lease, f"it was taken away while its job ran ({view.native_state})")
-    if view.state is SliceState.QUEUED and lease.is_waited_out(now):
-        why = f"{lease.name.node} was not admitted, or got no nodes, in time: it is {view.native_state}"
+    if view.state in (SliceState.QUEUED, SliceState.CREATING) and lease.is_waited_out(now):
+        why = f"{lease.name.node} was not admitted, or not all of its pods ran, in time: it is {view.native_state}"
         return Overdue(lease, why, CapacityError(why))
     if view.state is SliceState.READY and lease.state is LeaseState.CREATING:
         await try_record(Ready(lease.id, ready_at(lease, view, now)))

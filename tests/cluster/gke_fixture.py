@@ -1,7 +1,9 @@
 """The real CLI on the real control plane: with a state directory, a namespace and a way to the API server of a test's own."""
 
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import ROOT
 from tests.cli_fixture import Cli, Command, Said, kill_all, sandbox
 from tests.cluster.fixture import Cluster, Started
 from tests.cluster.jobsets import IMAGE
@@ -128,3 +131,13 @@ def gke(shared_cluster: Started, cluster: Cluster, tmp_path: Path) -> Iterator[G
     started = Gke(directory, env, cluster=cluster, way=way, space=cluster.namespace())
     yield started
     kill_all(started.local())
+
+
+PAGE = (ROOT / "docs" / "gke.md").read_text(encoding="utf-8")
+
+
+def block(word: str) -> list[Any]:
+    """Return the documents of the only YAML block of the page that has this word."""
+    blocks = re.findall(r"^ *```yaml\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
+    (found,) = [each for each in blocks if word in each]
+    return list(yaml.safe_load_all(textwrap.dedent(found)))

@@ -2,9 +2,7 @@
 
 import json
 import os
-import re
 import subprocess
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ from orchestrator.catalog import gke
 from orchestrator.places.gke.objects.manifest import documents
 from orchestrator.places.gke.preparation import to_yaml
 from orchestrator.places.google.objects import Objects
-from tests import ROOT
 from tests.cluster.fixture import Cluster
-from tests.cluster.gke_fixture import HOLD, MEET, Gke
+from tests.cluster.gke_fixture import HOLD, MEET, Gke, block
 from tests.cluster.jobsets import ended, jobset, pods, submit
 from tests.fakes.cluster_jobs import CAPACITIES, job
 from tests.unit.api.jobs.test_exporting import World, world
@@ -233,16 +230,6 @@ def test_what_is_exported_runs_and_its_comment_says_how_to_delete_it(cluster: Cl
     cluster.kubectl(*delete.split())
     label = f"tpujob-run={found.run}"
     until(lambda: cluster.get("jobsets,jobs,pods,configmaps", "-n", space, "-l", label) == [], "everything to go")
-
-
-PAGE = (ROOT / "docs" / "gke.md").read_text(encoding="utf-8")
-
-
-def block(word: str) -> list[Any]:
-    """Return the documents of the only YAML block of the page that has this word."""
-    blocks = re.findall(r"^ *```yaml\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
-    (found,) = [each for each in blocks if word in each]
-    return list(yaml.safe_load_all(textwrap.dedent(found)))
 
 
 @pytest.fixture

@@ -1,31 +1,107 @@
 """What a cluster refuses, takes away or does not answer: each ends as it should, and is said."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tests.cli_fixture import Command
 from tests.cluster.fixture import Cluster
-from tests.cluster.gke_fixture import HOLD, Gke
+from tests.cluster.gke_fixture import HOLD, Gke, block
 from tests.cluster.jobsets import jobset, running, submit
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
 SHORT = {"tpu": {"wait": "10s"}}
-READS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
 
 
 # -- before it runs ----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_larger_than_its_quota_is_not_admitted_and_kueue_says_why(gke: Gke) -> None:
+def test_a_job_larger_than_any_quota_ends_at_once_and_kueue_says_why(gke: Gke) -> None:
     gke.space = gke.cluster.namespace(quota=0)
-    done = gke.run("true", **SHORT)
+    done = gke.run("true")
     assert done.returncode == 69, done.text
-    assert "was not admitted" in done.stderr and "request (4) > maximum capacity (0)" in done.stderr
+    assert "can never admit it" in done.stderr and "request (4) > maximum capacity (0)" in done.stderr
     assert gke.left() == [] and gke.cluster.get("workloads", "-n", gke.space) == []
+
+
+def as_user(gke: Gke, *, without: str = "", add: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment of a user who has the Role of the page, less this kind, and may create these."""
+    (rules,) = (each["rules"] for each in block("kind: ClusterQueue") if each["kind"] == "Role")
+    kept = [each for each in rules if without not in each["resources"]]
+    kept += [{"apiGroups": ["", "batch"], "resources": [*add, "none"], "verbs": ["create"]}]
+    return {"KUBECONFIG": str(gke.cluster.user(gke.space, kept))}
+
+
+def no_jobs(gke: Gke) -> None:
+    rule = {"operations": ["CREATE"], "apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"]}
+    there = {"matchLabels": {"kubernetes.io/metadata.name": gke.space}}
+    match = {"matchConstraints": {"resourceRules": [rule], "namespaceSelector": there}}
+    spec = match | {"validations": [{"expression": "false", "message": "team policy: no jobs here"}]}
+    binding = {"policyName": gke.space, "validationActions": ["Deny"]}
+    for kind, has in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", binding)):
+        base = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": gke.space}}
+        gke.cluster.kubectl("create", "-f", "-", given={**base, "spec": has})
+    tried = ("create", "job", "j", "--image=x", "-n", gke.space, "--dry-run=server")
+    until(lambda: gke.cluster.kubectl(*tried, check=False).returncode, "the policy to be in force")
+
+
+def few_chips(gke: Gke, chips: int = 7) -> None:
+    gke.cluster.kubectl("create", "quota", "tight", f"--hard=requests.google.com/tpu={chips}", "-n", gke.space)
+    until(lambda: gke.cluster.get("quota", "tight", "-n", gke.space)["status"].get("hard"), "the quota to be in force")
+
+
+def secure(gke: Gke) -> None:
+    gke.cluster.kubectl("label", "namespace", gke.space, "pod-security.kubernetes.io/enforce=baseline")
+
+
+SECURES = (secure, {"privileged": True}, 64, "violates PodSecurity")
+OF_KUEUE, OF_POD = {"priority": "nope"}, {"pod": {"priorityClassName": "nope"}}
+NO_JOBS, UNQUEUED = (no_jobs, {"queue": None}), {"queue": None, **OF_POD}
+
+
+@pytest.mark.parametrize(("rule", "keys", "code", "words", "rights", "made"), [
+    (*NO_JOBS, 64, "team policy: no jobs here", {"add": ["jobs"]}, 0), (*NO_JOBS, 64, "team policy: no jobs here", {}, 1),
+    pytest.param(*NO_JOBS, 69, "JobSet has made no Job of it", {"without": "events"}, 1, marks=pytest.mark.long),
+    (*SECURES, {"add": ["pods"]}, 0), (*SECURES, {}, 1), (few_chips, {}, 69, "exceeded quota: tight", {}, 1),
+    (None, {"service_account": "nope"}, 64, 'serviceaccount "nope" not found', {}, 1),
+    (None, UNQUEUED, 64, "no PriorityClass with name nope was found", {}, 1),
+    (None, OF_KUEUE, 64, "no WorkloadPriorityClass nope", None, 0), (None, OF_POD, 64, "no PriorityClass nope", None, 0),
+    pytest.param(None, OF_KUEUE, 69, "is there a WorkloadPriorityClass nope?", {}, 1, marks=pytest.mark.long),
+])  # fmt: skip
+def test_what_admission_refuses_ends_the_run_soon_in_its_words(
+    gke: Gke, rule: Any, keys: dict[str, Any], code: int, words: str, rights: dict[str, Any] | None, made: int
+) -> None:
+    """Who may try it, learns it before anything is made. `rights`: beside those of the page; None: all."""
+    if rule is not None:
+        rule(gke)
+    done = gke.run(HOLD, gke=keys, pods=2, env={} if rights is None else as_user(gke, **rights))
+    assert done.returncode == code and words in done.stderr, done.text
+    assert len(gke.leases()) == made and gke.left() == []
+
+
+def test_a_pod_that_runs_alone_waits_until_the_end_of_the_wait_and_says_for_what(gke: Gke) -> None:
+    """Others use up the quota, and may free it."""
+    few_chips(gke, 8)
+    submit(gke.cluster, gke.space, jobset("other", "sleep 300", hosts=1, topology="2x2x1"))
+    running(gke.cluster, gke.space, 1)
+    done = gke.run(HOLD, pods=2, tpu={"wait": "20s"})
+    assert done.returncode == 69 and "in time: it is still Pending: 1 of 2 pods have no node, 1 run: " in done.stderr, (
+        done.text
+    )
+    assert "exceeded quota: tight" in done.stderr and gke.left() == []
+
+
+def test_a_namespace_that_ends_refuses_the_job_and_no_sign_in(gke: Gke) -> None:
+    held = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "held", "finalizers": ["tests.example/held"]}}
+    env = as_user(gke)
+    gke.cluster.kubectl("create", "-n", gke.space, "-f", "-", given=held)
+    gke.cluster.kubectl("delete", "namespace", gke.space, "--wait=false")
+    done = gke.run("true", env=env)
+    gke.cluster.kubectl(*f"patch cm held -n {gke.space} --type=merge -p".split(), '{"metadata": {"finalizers": null}}')
+    assert done.returncode == 64 and "being terminated" in done.stderr, done.text
 
 
 def test_a_queue_that_does_not_exist_is_said(gke: Gke) -> None:
@@ -56,8 +132,7 @@ def test_a_namespace_that_does_not_exist_is_refused(gke: Gke) -> None:
 
 
 def test_a_permission_that_is_missing_has_a_code_of_its_own(gke: Gke) -> None:
-    config = gke.cluster.user(gke.space, READS)
-    done = gke.run("true", env={"KUBECONFIG": str(config)})
+    done = gke.run("true", env=as_user(gke, without="jobsets"))
     assert done.returncode == 77 and "you may not create jobsets" in done.stderr, done.text
     assert gke.left() == []
 
@@ -77,23 +152,33 @@ def removed(gke: Gke, pod: dict[str, Any]) -> None:
     gke.cluster.faults.play("node_removed", node=pod["spec"]["nodeName"])
 
 
+def deleted(gke: Gke, pod: dict[str, Any]) -> None:
+    gke.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", gke.space, "--wait=false")
+
+
+def drained(gke: Gke, pod: dict[str, Any]) -> None:
+    node = pod["spec"]["nodeName"]
+    gke.cluster.kubectl("drain", node, "--force", "--delete-emptydir-data", "--timeout=1s", check=False)
+
+
 # As the pod is seen, with the reason or only its deletion, or the Job without it, or what is left of a failed JobSet. The
 # control plane looks for pods without nodes every minute.
-REMOVED = ("node no longer exists", "its pod was deleted", "pods have no node", "none of its pods is left")
+REMOVED = ("node no longer exists", "its pod was deleted", "its pods were deleted")
 
 
-@pytest.mark.parametrize(("fault", "words"), [
-    (evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",)),
-    pytest.param(removed, REMOVED, marks=pytest.mark.long),
+@pytest.mark.parametrize(("fault", "pods", "words"), [
+    (evicted, 2, ("low on resource: memory",)), (preempted, 2, ("imminent node shutdown",)),
+    (drained, 1, ("Eviction API", *REMOVED)), (deleted, 1, REMOVED),
+    pytest.param(removed, 2, REMOVED, marks=pytest.mark.long),
 ], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
-    gke: Gke, fault: Callable[[Gke, dict[str, Any]], None], words: tuple[str, ...]
+    gke: Gke, fault: Callable[[Gke, dict[str, Any]], None], pods: int, words: tuple[str, ...]
 ) -> None:
-    command = gke.running(HOLD, pods=2)
-    fault(gke, gke.pods()[1])
+    command = gke.running(HOLD, pods=pods)
+    fault(gke, gke.pods()[-1])
     done = gke.end(command)
     assert done.returncode == 71 and any(each in done.stderr for each in words), done.text
-    assert gke.left() == []
+    assert "sent back" not in done.stderr and gke.left() == [], done.text
 
 
 def test_a_job_that_kueue_preempts_for_a_higher_priority_ends_with_71(gke: Gke) -> None:

@@ -13,6 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.errors import BadRequest, QuotaError
+from orchestrator.places.gke.api import views
+from orchestrator.places.gke.objects.manifest import deadlines
 from orchestrator.places.gke.stay import ClusterStay, Seen
 from orchestrator.promise.lease.lease import LeaseState
 from orchestrator.promise.lease.run_and_attempt import AttemptState
@@ -22,6 +24,7 @@ from tests.places.test_promises import nothing_is_left
 from tests.simulation.model.cluster import Cluster
 from tests.simulation.model.cluster_world import ClusterWorld, SimPods
 from tests.simulation.model.faults import FOREVER
+from tests.simulation.model.jobsets import JobSet
 from tests.simulation.scenarios import clusters
 
 QUEUED, STARTING, RUNNING = 1.0, 6.0, 30.0  # seconds after the start
@@ -46,9 +49,9 @@ ENDS: dict[str, tuple[Job, Plan, int, str]] = {
     "its own failure": (FAILS, {}, 7, "failed on 2 workers, first on worker0 with code 7"),
     "its limit, by its pods": (SHORT, {}, 124, "reached limits.max_duration"),
     "its limit, by the control plane": (SHORT, {"hangs": True}, 124, "reached limits.max_duration"),
-    "never admitted": (WAITS, {"admitted_after": None}, 69, "not admitted, or got no nodes, in time: it is"),
+    "never admitted": (WAITS, {"admitted_after": None}, 69, "in time: it is still Suspended"),
     "no nodes": (WAITS, {"nodes_s": inf}, 69, "2 of 2 pods have no node"),
-    "images that take too long": (WAITS, {"pull_s": 3600.0}, 71, "worker0 never started (DeadlineExceeded)"),
+    "images that take too long": (WAITS, {"pull_s": 3600.0}, 69, "Starting (0 of 2 pods run: ContainerCreating)"),
     "no image": (WAITS, {"no_image": True}, 64, "ErrImagePull"),
     "evicted": (WAITS, taken("evicted"), 71, "worker1"),
     "its node shuts down": (WAITS, taken("shutdown"), 71, "worker1 was taken away: Evicted"),
@@ -133,11 +136,49 @@ def test_pods_that_do_not_end_by_themselves_are_ended(
     for limit in lost:
         monkeypatch.setattr(Cluster, limit, lambda *_: None)
     monkeypatch.setattr(ClusterWorld, "violated", lambda *_: None)  # its oracle trusts in those limits
+    if "cluster ended it" in words:  # within `tpu.wait`
+        patient = lambda of: deadlines(of.max_s, wait_s=3600.0, linger_s=of.linger_s, queued=of.queued)  # noqa: E731
+        monkeypatch.setattr(clusters, "deadlines_of", patient)
     cluster.job(SHORT, **plan)
     began = cluster.world.timeline.now
     ended, said = cluster.play("run")
     assert (ended, words in said) == (code, True), said
     assert cluster.world.timeline.now - began < (1800 if code == 69 else 600)
+    nothing_is_left(cluster, cluster.attempt().state, code)
+
+
+def test_a_controller_that_makes_nothing_and_says_nothing_is_given_half_a_minute(
+    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "_run", lambda *_: None)
+    monkeypatch.setattr(JobSet, "jobs_json", lambda *_: [])
+    cluster.job(WAITS)
+    began = cluster.world.timeline.now
+    code, said = cluster.play("run")
+    assert code == 69 and views.NO_JOB in said
+    assert 30 < cluster.world.timeline.now - began < 60
+    nothing_is_left(cluster, AttemptState.ERROR, 69)
+
+
+@pytest.mark.parametrize(("fails", "code", "words"), [
+    (False, 69, "in time: it is still Pending: 1 of 2 pods have no node, 1 run: no node"),
+    (True, 7, "not all of its pods ran: before it failed, it was Pending: 1 of 2 pods have no node"),
+])  # fmt: skip
+def test_what_the_others_wait_for_is_in_the_error_of_a_pod_that_runs_alone(
+    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, fails: bool, code: int, words: str
+) -> None:
+    schedule, start = Cluster._schedule, Cluster._start
+
+    def start_alone(self: Cluster, *of: Any) -> None:
+        start(self, *of)
+        if fails:
+            self.timeline.after(20.0, self._end, *of, 7, "")
+
+    monkeypatch.setattr(Cluster, "_schedule", lambda self, made, pod: pod.worker or schedule(self, made, pod))
+    monkeypatch.setattr(Cluster, "_start", start_alone)
+    cluster.job(WAITS)
+    ended, said = cluster.play("run")
+    assert (ended, words in said) == (code, True), said
     nothing_is_left(cluster, cluster.attempt().state, code)
 
 
@@ -205,7 +246,7 @@ def test_nodes_are_remembered_though_no_pod_ran_on_them(
     seen = Seen()
     monkeypatch.setattr(clusters, "ClusterStay", partial(ClusterStay, seen=seen))
     cluster.job(WAITS, pull_s=3600.0)
-    assert cluster.play("run")[0] == 71 and seen.nodes == ("node-0", "node-1")
+    assert cluster.play("run")[0] == 69 and seen.nodes == ("node-0", "node-1")
 
 
 @pytest.mark.parametrize("at", [0.1, QUEUED, STARTING, RUNNING, 108.0])

@@ -11,15 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
-from orchestrator.errors import (
-    DeadlineExceeded,
-    PayloadFailed,
-    Preempted,
-    SliceLost,
-    TpujobError,
-)
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TpujobError
 from orchestrator.hosts.fleet.effects import Connect, WaitForWorkers
 from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerStatus
+from orchestrator.places.gke.api.views import FAILED, PENDING, SILENT
 from orchestrator.places.gke.objects.nodes import NodeView, in_words
 from orchestrator.places.gke.starts import Start, Starts, shown
 from orchestrator.places.gke.traits import TRAITS
@@ -99,6 +94,8 @@ def _why(worker: WorkerStatus) -> str:
 LATE_S = 60.0  # a pod ends its job by itself; for so long this waits for it
 CONNECT_S = 60.0
 RECENT_S = 60.0  # between two looks, unless this machine slept: no job starts and reaches its limit meanwhile
+SILENT_S = 30.0  # for a controller that makes nothing, and does not say why
+NO_WORDS = "why is in the log of that controller, which the admin of the cluster can read"
 UNKNOWN = "unknown"
 ENDED = ("Finished", "Failed", "Completed")  # native states of a JobSet that has ended
 OUTAGE_S = 600.0  # an API server that is upgraded is away for minutes, and the pods run on
@@ -114,6 +111,7 @@ class Seen:
     nodes: tuple[str, ...] = ()  # that run the job
     starts: Sequence[Start] = ()  # up to the current one, of a job that may be started again
     over: bool = False
+    alone: str = ""  # what it waited for, if pods ran and failed before the others ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ class ClusterStay(LeasedStay):
     async def settle(self, ask: Ask, lease: Lease | None, capabilities: Capabilities) -> Standing:
         """Wait until every pod has started.
 
-        Raises CapacityError for a JobSet that is not admitted in time, and what the cluster says of one that cannot start.
+        Raises CapacityError for a JobSet that does not run in time, and what the cluster says of one that cannot start.
         """
         assert lease is not None
         lease, began = await self._started(ask.attempt, lease, capabilities)
@@ -167,21 +165,25 @@ class ClusterStay(LeasedStay):
         if ready_by is not None and attempt.number > 1:  # it waits again
             ready_by = began + ready_by - lease.created_at
         give_up_at = min((ready_by or lease.deadline) + capabilities.timings.provision_s, lease.deadline)
-        before, looked_at = "", began
+        known, known_at, since = "", began, began
         for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
-            is_recent = await Now() - looked_at < RECENT_S
-            state = await self._look(attempt, lease, ready_by, before if is_recent else "")
+            state = await self._look(attempt, lease, ready_by, known if await Now() - known_at < RECENT_S else "")
             if state is None:
                 break
-            now = looked_at = await Now()
-            before = "" if state.startswith(UNKNOWN) else state
+            now = await Now()
+            if not state.startswith(UNKNOWN):
+                since = since if state == known else now
+                known, known_at = state, now
+            if any(each in state for each in SILENT) and now - since >= SILENT_S:
+                text = f"{lease.name.node} was {state}, for {format_duration(now - since)}"
+                raise errors.CapacityError(text, hint=NO_WORDS)
             if now >= give_up_at:
-                raise errors.CloudUnavailable(
-                    f"{lease.name.node} was still {state} after {format_duration(now - began)}"
-                )
+                text = f"{lease.name.node} was still {state} after {format_duration(now - began)}"
+                raise errors.CloudUnavailable(text if known in ("", state) else f"{text}; before, it was {known}")
             await Report("wait", f"{lease.name.node}: {state}, {format_duration(now - began)}", passing=True)
             await Sleep(pause_s, lease_id=lease.id)
-        await Report("ready", f"{lease.name.node}: every pod runs, after {format_duration(await Now() - began)}")
+        whole = "it failed before every pod ran" if self.seen.alone else "every pod runs"
+        await Report("ready", f"{lease.name.node}: {whole}, after {format_duration(await Now() - began)}")
         lease = await ReadLease(lease.id)
         return lease, (lease.ready_at or await Now()) if self.starts is None else await _running_since(lease)
 
@@ -220,14 +222,16 @@ class ClusterStay(LeasedStay):
                 raise errors.Preempted(f"{lease.name.node} was taken away, and the cluster does not start it again")
             self.seen.starts = counted[: self.starts.most]
         if view.state is SliceState.READY:
+            if view.native_state == FAILED and before.startswith(PENDING):
+                self.seen.alone = f"; not all of its pods ran: before it failed, it was {before}"
             try:
                 await Record(Ready(lease.id, ready_at(lease, view, now)), Leased(attempt.id, now, lease.id))
             except NotAllowed as error:  # while the API was asked
                 raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
             return None
-        if view.state is SliceState.QUEUED and ready_by is not None and asked_at >= ready_by:
+        if ready_by is not None and asked_at >= ready_by:
             raise errors.CapacityError(
-                f"{lease.name.node} was not admitted, or got no nodes, in time: it is still {view.native_state}"
+                f"{lease.name.node} was not admitted, or not all of its pods ran, in time: it is still {view.native_state}"
             )
         return view.native_state
 
@@ -273,8 +277,9 @@ class ClusterStay(LeasedStay):
     async def follow(self, watch: Watch, standing: Standing, crew: Crew) -> None:
         try:
             await self._watch(watch, standing, crew)
-        except errors.PayloadFailed:
+        except errors.PayloadFailed as error:
             await _check_pods(standing.lease)
+            error.message += self.seen.alone
             raise
         except errors.SliceLost as lost:
             raise what_ended_it(lost) from lost

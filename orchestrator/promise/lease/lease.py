@@ -133,7 +133,7 @@ class Lease:
         return self.detached_at is not None and self.state in (LeaseState.CREATING, LeaseState.READY)
 
     def is_waited_out(self, now: float) -> bool:
-        """Return whether its detached job was to be admitted by now, though that is not known yet. `now`: ledger time."""
+        """Return whether its detached job was to run by now, though that is not known yet. `now`: ledger time."""
         waits = self.runs_detached and self.state is LeaseState.CREATING
         return waits and self.ready_by is not None and now >= self.ready_by
 

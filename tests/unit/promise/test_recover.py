@@ -128,7 +128,7 @@ class Machine:
     (DETACHED, view(SliceState.TOMBSTONE), "was taken away while its job ran (TOMBSTONE)"),
     (HELD, view(SliceState.TOMBSTONE, error=LOST), ""), (HELD, view(SliceState.READY), ""),
     (DETACHED, view(SliceState.READY), ""), (DETACHED, view(SliceState.STOPPED), ""),
-    (WAITING, view(SliceState.QUEUED), ""), (ADMITTED_BY, view(SliceState.CREATING), ""),
+    (WAITING, view(SliceState.QUEUED), ""), (ADMITTED_BY, view(SliceState.CREATING), CapacityError("not all of its pods")),
     (ADMITTED_BY, view(SliceState.QUEUED), CapacityError("was not admitted")),
 ])  # fmt: skip
 def test_what_the_cloud_says_of_a_slice_without_a_process(
@@ -153,7 +153,7 @@ def test_a_job_that_was_admitted_meanwhile_is_recorded_with_the_time_since_which
 
 def test_the_cloud_is_only_asked_on_request_or_when_a_job_was_to_be_admitted_by_now() -> None:
     for fields, asked in ((HELD, 0), (DETACHED, 0), (WAITING, 0), (ADMITTED_BY, 1)):
-        machine = Machine([lease(**fields)], view(SliceState.CREATING))
+        machine = Machine([lease(**fields)], view(SliceState.STOPPED))
         assert machine.overdue() == [] and machine.asked == asked
     claimed = Machine([lease(state=LeaseState.CREATING)], locked={lease().id})
     assert claimed.overdue(look=True) == [] and claimed.asked == 0

@@ -7,10 +7,12 @@ that of the JobSet and of everything that was made for it: Jobs, Pods, the Confi
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from orchestrator import errors
-from orchestrator.places.gke.api import views
+from orchestrator.places.gke.api import refusals, views
 from orchestrator.places.gke.api.clusters import PLUGIN_S
 from orchestrator.places.gke.api.kube_api import KUEUE, KubeApi, NotFound, Rows, path_of
 from orchestrator.places.gke.api.pods import JobSetPods
@@ -65,12 +67,14 @@ class ClusterCloud:
                 raise errors.CloudError(error.message, hint=error.hint, exit_code=error.exit_code) from error
         return self._apis[project]
 
-    def check_rights(self, project: str, namespace: str, *, secrets: bool) -> None:
-        """Raise AuthError if this user may not do all that a run does in the namespace. Creates nothing.
+    def check(self, project: str, manifests: Sequence[Mapping[str, Any]]) -> None:
+        """Raise what the cluster is known to refuse of these objects, and of what it makes of them. Creates nothing.
 
-        `secrets`: the run has some. Where the server does not say, the run finds out.
+        AuthError names every right that is missing for a run. BadRequest and QuotaError have the words of what refuses it.
+        Where the server does not say, the run finds out.
         """
-        api = self.api(project)
+        api, namespace = self.api(project), manifests[0]["metadata"]["namespace"]
+        secrets = any(each["kind"] == "Secret" for each in manifests)
         asked = [(verb, kind) for kind, verbs in RIGHTS.items() if secrets or kind != "secrets" for verb in verbs]
 
         def is_refused(right: tuple[str, str]) -> bool:
@@ -86,6 +90,7 @@ class ClusterCloud:
         if missing:
             text = f"you may not {', '.join(missing)} in namespace {namespace} of {api.server}; nothing was created"
             raise errors.AuthError(text, hint="docs/gke.md has the Role that a run needs")
+        refusals.check(api, manifests[0])
 
     def create(self, request: SliceRequest, in_time: Callable[[], bool] = always) -> Operation:
         """Create the JobSet, then what it needs, which it owns. Sent again, it continues where it was broken off."""
@@ -132,28 +137,29 @@ class ClusterCloud:
         pods = api.list(path_of("pods", name.zone), labels=_of_lease(name))
         workload, unread = self._workload(name, jobset) if _label(jobset, "kueue.x-k8s.io/queue-name") else (None, "")
         failed = views.has_failed(jobset)
-        jobs = api.list(path_of("jobs", name.zone), labels=_of_lease(name)).items if failed else ()
-        events = () if failed else self._events_about_waiting(name, jobset, pods.items)
+        jobs = api.list(path_of("jobs", name.zone), labels=_of_lease(name)).items if failed or not pods.items else None
+        events = () if failed else self._events_about_waiting(name, jobset, pods.items, jobs)
         seen = views.Seen(jobset, pods.items, jobs, events, workload, unread, pods.server_now)
         return views.slice_view(seen, name)
 
     def _events_about_waiting(
-        self, name: SliceName, jobset: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]
+        self, name: SliceName, jobset: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], jobs: Sequence[Any] | None
     ) -> tuple[dict[str, Any], ...]:
-        """The events about a pod that has not started, or about Jobs whose pods are refused; none if they may not be read."""
-        if (late := views.waiting_pod(pods)) is not None:
-            about = f"involvedObject.kind=Pod,involvedObject.name={late}"
-        elif len(pods) < views.pods_of(jobset):
-            about = "involvedObject.kind=Job,reason=FailedCreate"
-        else:
-            return ()
-        try:
-            found = self.api(name.project).list(path_of("events", name.zone), fields=about).items
-        except (errors.AuthError, errors.BadRequest):
-            return ()
-        if late is not None:
-            return found
-        return tuple(each for each in found if str(each["involvedObject"].get("name")).startswith(f"{name.node}-"))
+        """The events about a pod that has not started, and about what is refused in place of Jobs and pods that are missing.
+
+        None if they may not be read.
+        """
+        found: list[dict[str, Any]] = []
+        events = partial(self.api(name.project).list, path_of("events", name.zone))
+        with suppress(errors.AuthError, errors.BadRequest):
+            if (late := views.waiting_pod(pods)) is not None:
+                found += events(fields=f"involvedObject.kind=Pod,involvedObject.name={late}").items
+            if len(pods) < views.pods_of(jobset) and not (views.is_suspended(jobset) and jobs):
+                warned = events(fields="type=Warning,involvedObject.kind!=Pod").items
+                found += [
+                    each for each in warned if f"{each['involvedObject'].get('name')}-".startswith(f"{name.node}-")
+                ]
+        return tuple(found)
 
     def _workload(self, name: SliceName, jobset: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
         """The Workload that Kueue made for the JobSet, None if there is none; and why it cannot be read, else empty."""

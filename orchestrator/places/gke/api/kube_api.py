@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +33,6 @@ else:
     )
 
 
-OF_ADMISSION = ("admission webhook", "denied the request", "Warden")  # in its refusals, which are no missing rights
 NO_JOBSET = "its admin installs JobSet: docs/gke.md"
 SIGN_IN = "`kubectl auth whoami` says who you are there; docs/gke.md lists the permissions that a run needs"
 
@@ -58,20 +58,39 @@ def of_reply(status: int, body: bytes, *, retry_after: str | None = None, server
         return NotFound(message, details=found)
     if status == 401:
         return AuthError(f"{server} does not accept your credentials: {message}", hint=SIGN_IN, details=found)
-    if status == 403 and "exceeded quota" in message:
-        return errors.QuotaError(
-            message, hint="a ResourceQuota of the namespace; its admin can raise it", details=found
-        )
-    if status == 403 and not any(words in message for words in OF_ADMISSION):
-        return AuthError(message, hint=SIGN_IN, details=found)
+    if status == 403:
+        return of_admission(message, found) or AuthError(message, hint=SIGN_IN, details=found)
     if status == 409:
         kind = errors.AlreadyExists if reason == "AlreadyExists" else errors.WrongState
         return kind(message, details=found)
-    if status in (400, 403, 405, 413, 415, 422):
+    if status in (400, 405, 413, 415, 422):
         return errors.BadRequest(f"the cluster refuses it: {message}", details=found)
     if status in (410, 429) or status >= 500:  # 410: the rest of a list has expired, and it begins anew
         return CloudUnavailable(f"{server}: {message}", retry_after_s=again_s, details=found)
     return UnexpectedReply(f"{server} answered {status} {reason}: {message}", details=found)
+
+
+_OF_RIGHTS = 'is forbidden: User "'  # of RBAC, and of Google's IAM
+_ADMISSION = (" is forbidden: ", "admission webhook", "denied the request", "Warden", " is invalid: ")
+# A server that starts, a namespace that is new; and JobSet, which makes the first pod of a slice before the others.
+_PASSES = re.compile(
+    r'\b(follower|leader) pod\b|not yet ready to|status unknown for quota|serviceaccount "default" not found'
+)
+
+
+def of_admission(message: str, details: Any = None) -> errors.CloudError | None:
+    """Return what admission refuses with these words of the API server, CloudUnavailable if that passes by itself.
+
+    None if the words are of no admission rule, such as those about a right that is missing.
+    """
+    if "exceeded quota" in message:
+        hint = "a ResourceQuota of the namespace; its admin can raise it"
+        return errors.QuotaError(message, hint=hint, details=details)
+    if _OF_RIGHTS in message or not any(each in message for each in _ADMISSION):
+        return None
+    if _PASSES.search(message) is not None:
+        return CloudUnavailable(f"the cluster refuses it for now: {message}", details=details)
+    return errors.BadRequest(f"the cluster refuses it: {message}", details=details)
 
 
 def _not_the_api(status: int, body: bytes, server: str, retry_after_s: float | None) -> errors.CloudError:
@@ -119,6 +138,10 @@ class KubeApi:
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object. Raises AlreadyExists."""
         return self._object("POST", path, body)
+
+    def try_post(self, path: str, body: Mapping[str, Any]) -> None:
+        """Let all that judges an object judge it, and make nothing. Raises as `post` does."""
+        self._ask("POST", path, body, query={"dryRun": "All"})
 
     def may(self, namespace: str, verb: str, kind: str) -> bool:
         """Return whether this user may do this to objects of a kind, such as `pods/log`, in a namespace."""
@@ -248,6 +271,8 @@ def path_of(kind: str, namespace: str, name: str = "", *, kueue: str = KUEUE[0])
         "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
         "jobs": "/apis/batch/v1",
         "workloads": f"/apis/kueue.x-k8s.io/{kueue}",
+        "workloadpriorityclasses": f"/apis/kueue.x-k8s.io/{kueue}",
+        "priorityclasses": "/apis/scheduling.k8s.io/v1",
     }.get(kind, "/api/v1")
     place = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
     return f"{group}{place}/{kind}{'/' + quote(name, safe='') if name else ''}"

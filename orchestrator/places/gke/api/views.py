@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from orchestrator.errors import BadRequest, CloudError, Preempted, SliceLost
+from orchestrator.errors import BadRequest, CloudError, CloudUnavailable, Preempted, QuotaError, SliceLost
+from orchestrator.places.gke.api import refusals
+from orchestrator.places.gke.api.kube_api import of_admission
 from orchestrator.places.gke.objects.manifest import ACCELERATOR, CONTAINER, LIFE
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
@@ -40,7 +42,7 @@ class Seen:
 
     jobset: Mapping[str, Any]
     pods: Sequence[Mapping[str, Any]] = ()
-    jobs: Sequence[Mapping[str, Any]] = ()  # of a JobSet that failed: they say why
+    jobs: Sequence[Mapping[str, Any]] | None = None  # of a JobSet that failed, or has no pods; None: not asked for
     events: Sequence[Mapping[str, Any]] = ()  # about a pod that has not started, or about Jobs that get no pods
     workload: Mapping[str, Any] | None = None  # of Kueue; None: none, or Kueue is not used
     unread: str = ""  # why the Workload cannot be read
@@ -150,6 +152,11 @@ def pods_of(jobset: Mapping[str, Any]) -> int:
     return hosts_of(jobset) * _number(_replicated(jobset).get("replicas"), 1)
 
 
+def is_suspended(jobset: Mapping[str, Any]) -> bool:
+    """Return whether the JobSet waits for Kueue."""
+    return bool(_at(jobset, "spec", "suspend"))
+
+
 def has_failed(jobset: Mapping[str, Any]) -> bool:
     """Return whether the JobSet says that it failed."""
     return _condition(jobset, "Failed") is not None
@@ -195,11 +202,15 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
         text = f"worker{taken.worker} was taken away: {taken.reason}{': ' + taken.message if taken.message else ''}"
         return SliceState.TOMBSTONE, taken.reason, Preempted(text)
     ended = _ended(jobset)
-    if _at(jobset, "spec", "suspend") and not ended:  # also of pods that Kueue is stopping
+    if not ended and (refusal := _refusal(seen)) is not None:
+        return SliceState.TOMBSTONE, "Refused", refusal
+    if is_suspended(jobset) and not ended:  # also of pods that Kueue is stopping
         if (over := _condition(seen.workload or {}, "Evicted")) and MAX_EXECUTION in str(over.get("reason")):
             lost = SliceLost(f"Kueue ended it: {over.get('message')}", reason="deadline")
             return SliceState.TOMBSTONE, str(over.get("reason")), lost
-        return SliceState.QUEUED, f"Suspended: {for_kueue(seen.workload, seen.unread)}", None
+        if too_large := exceeds_quota(seen.workload):
+            return SliceState.TOMBSTONE, "Suspended", QuotaError(f"Kueue can never admit it: {too_large}", hint=_RAISE)
+        return SliceState.QUEUED, f"Suspended: {_unqueued(seen) or for_kueue(seen.workload, seen.unread)}", None
     started = [pod for pod in pods if pod.started_at is not None]
     if len(started) >= pods_of(jobset):
         return SliceState.READY, "Finished" if all(pod.phase.ended for pod in pods) else "Running", None
@@ -213,18 +224,19 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
 def _failed(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, CloudError | None]:
     """A JobSet that failed. If its pods have ended, they tell how; a Job whose time is over has deleted them."""
     over = next(
-        (found for job in seen.jobs if (found := _condition(job, "Failed")) and found.get("reason") == LATE), None
+        (found for job in seen.jobs or () if (found := _condition(job, "Failed")) and found.get("reason") == LATE), None
     )
     if over is not None:
         return SliceState.TOMBSTONE, LATE, SliceLost(f"the cluster ended it: {over.get('message')}", reason="deadline")
     if any(pod.phase.ended and pod.started_at is not None for pod in pods):
-        return SliceState.READY, "Failed", None
+        return SliceState.READY, FAILED, None
     refused = next((pod for pod in pods if pod.phase is PodPhase.FAILED and pod.reason), None)
     if refused is not None:  # by its node, before it started
         text = f"worker{refused.worker} never started ({refused.reason}){': ' + refused.message if refused.message else ''}"
         return SliceState.TOMBSTONE, refused.reason, SliceLost(text)
     message = (_condition(seen.jobset, "Failed") or {}).get("message")
-    return SliceState.TOMBSTONE, "Failed", SliceLost(f"the JobSet failed, and none of its pods is left: {message}")
+    text = f"the JobSet failed, and its pods were deleted, or are gone with their nodes: {message}"
+    return SliceState.TOMBSTONE, FAILED, SliceLost(text)
 
 
 def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, CloudError | None]:
@@ -237,19 +249,40 @@ def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, Clou
             return SliceState.TOMBSTONE, pod.reason, BadRequest(text, hint=hint)
     started = sum(pod.started_at is not None for pod in pods)
     homeless = [pod for pod in pods if not pod.node]
-    if not started and (homeless or len(pods) < total):
-        # Without Kueue this is the queue: pods wait for nodes, and for the autoscaler that adds them.
+    if homeless or len(pods) < total:
         why = for_nodes(next((pod.message for pod in homeless if pod.message), ""), seen.events)
-        return (
-            SliceState.QUEUED,
-            f"Pending: {total - len(pods) + len(homeless)} of {total} pods have no node{': ' if why else ''}{why}",
-            None,
+        late = (
+            f"{total - len(pods) + len(homeless)} of {total} pods have no node{f', {started} run' if started else ''}"
         )
+        if seen.jobs is not None and not seen.jobs and not pods:
+            late, why = "", why or NO_JOB
+        return SliceState.CREATING, ": ".join(filter(None, (PENDING, late, why))), None
     slow = next((pod for pod in pods if pod.started_at is None), None)
     why = slow.reason if slow is not None and slow.reason else "ContainerCreating"
     if said := for_start(seen.events):
         why = f"{why}: {said}"
     return SliceState.CREATING, f"Starting ({started} of {total} pods run: {why})", None
+
+
+def _refusal(seen: Seen) -> CloudError | None:
+    """Return what admission refuses for good of the Jobs and pods that are missing.
+
+    A refusal from before the JobSet was resumed, or before a pod was made, is over.
+    """
+    pods, slices = pods_of(seen.jobset), _number(_replicated(seen.jobset).get("replicas"), 1)
+    if len(seen.pods) >= pods:
+        return None
+    since = [_at(_condition(seen.jobset, "Suspended", "False"), "lastTransitionTime")]
+    since += [_at(pod, "metadata", "creationTimestamp") for pod in seen.pods]
+    begun = max((at for at in map(time_of, since) if at is not None), default=0.0)
+    recent = [each for each in seen.events if (time_of(_time(each)) or begun) >= begun]
+    return refusals.of_events(sorted(recent, key=_time), pods, slices)
+
+
+def _unqueued(seen: Seen) -> str:
+    """Return that Kueue takes no notice of a job that names a priority; empty if it does, or it names none."""
+    named = [" ".join(each) for each in refusals.classes(seen.jobset).items()]
+    return f"{NO_WORKLOAD}: is there a {named[0]}?" if named and seen.workload is None and not seen.unread else ""
 
 
 def _cannot_start(pod: PodView, seen: Seen) -> bool:
@@ -331,9 +364,12 @@ def _number(found: Any, default: int = 0) -> int:
 _OTHER_FLAVOR = re.compile(r"flavor \S+ doesn't match node affinity")
 # Of the words of the scheduler, what preemption would not change.
 _NO_PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
-_REFUSED = "FailedCreate"  # by an admission rule, a quota, or for a service account that does not exist
-_FOLLOWER = "follower pod node selector"
 _AUTOSCALER = ("NotTriggerScaleUp", "FailedScaleUp", "TriggeredScaleUp")
+PENDING, FAILED = "Pending", "Failed"  # what begins, or is, the state of a JobSet
+NO_JOB, NO_WORKLOAD = "JobSet has made no Job of it", "Kueue has made no Workload of it"
+SILENT = (NO_JOB, NO_WORKLOAD)  # states that are given up soon: the cluster tells the user no more
+_RAISE = "its admin can raise the quota of the ClusterQueue"
+_TOO_LARGE = r"insufficient quota for [^,]*, [^,]*> maximum capacity \([^)]*\)"
 NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"
 
 
@@ -347,6 +383,14 @@ def for_kueue(workload: Mapping[str, Any] | None, unread: str = "") -> str:
     )
     said = [evicted, _of_flavors(quota or admitted)]  # why it was sent back comes before why it still waits
     return "; ".join(dict.fromkeys(filter(None, said))) or "waits for Kueue"
+
+
+def exceeds_quota(workload: Mapping[str, Any] | None) -> str:
+    """Return Kueue's words if each flavor that fits a job has less quota than it asks for, however free; else empty."""
+    waits = _condition(workload or {}, "QuotaReserved", "False") or {}
+    message = _of_flavors(str(waits.get("message") or ""))
+    rest, found = re.subn(_TOO_LARGE, "", message.partition(": ")[2])  # before 0.19, the reason is that of any wait
+    return message if waits.get("reason") == "ExceedsMaxQuota" or (found and not rest.strip(", ")) else ""
 
 
 def _of_flavors(message: str) -> str:
@@ -363,15 +407,17 @@ def for_nodes(scheduler: str, events: Sequence[Mapping[str, Any]]) -> str:
     `scheduler`: the message of its condition; `events`: about the pod, or about its Job, in any order.
     """
     said = [_NO_PREEMPTION.sub("", scheduler)] if scheduler else []
-    asked = [event for event in events if event.get("reason") in (*_AUTOSCALER, _REFUSED) and not _passes(event)]
+    asked = [
+        event for event in events if event.get("reason") in (*_AUTOSCALER, *refusals.REASONS) and not _passes(event)
+    ]
     if asked:
         said.append(str(max(asked, key=_time).get("message") or ""))
     return "; ".join(filter(None, said))
 
 
 def _passes(event: Mapping[str, Any]) -> bool:
-    """Whether JobSet refused a pod only because the first pod of its slice had no node yet: each large slice begins so."""
-    return _FOLLOWER in str(event.get("message"))
+    """Whether it is admitted later by itself: each large slice begins with pods whose first one has no node yet."""
+    return isinstance(of_admission(str(event.get("message"))), CloudUnavailable)
 
 
 def for_start(events: Sequence[Mapping[str, Any]]) -> str:
@@ -381,4 +427,5 @@ def for_start(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _time(event: Mapping[str, Any]) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")
+    seen = _at(event, "series", "lastObservedTime")
+    return str(seen or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")

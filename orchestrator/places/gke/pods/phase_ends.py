@@ -17,6 +17,7 @@ from orchestrator.places.gke.pods.stream import PHASES
 from orchestrator.text import parsing
 
 DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"
+OUTSIDE = "its pod was deleted, or its node shuts down"  # no job, no program and no limit stopped it
 NO_REASONS = ("", "Error", "Completed")  # what Kubernetes says of a container that has ended by itself
 
 Said = Mapping[str, Any]  # the end of a phase, or the termination message
@@ -41,7 +42,8 @@ def end_of(phase: str, said: Said, view: PodView | None, earlier: tuple[int | No
     if earlier is not None:
         return exited(*earlier, why="setup")
     if isinstance(why, str) and why:
-        return _lost(reason or why, detail or ("" if view is None else view.message))
+        why = reason or why
+        return _lost(why, detail or ("" if view is None else view.message) or (OUTSIDE if why == STOPPED else ""))
     if rc is not None and said.get("phase") == phase:
         return exited(rc, said)
     if rc and said.get("phase") in PHASES:

@@ -77,6 +77,8 @@ class Store:
         self.bodies[path] = found
         if place in self.objects:
             return refusal(409, "AlreadyExists")
+        if "dryRun" in request.url.params:
+            return httpx2.Response(201, json=found)
         self._made += 1
         self.objects[place] = {**found, "metadata": {**found["metadata"], "uid": f"uid-{self._made}"}}
         return httpx2.Response(201, json=self.objects[place])

@@ -1,6 +1,7 @@
 """A cluster as a cloud: each call once, absent only once nothing is left, and what a server that starts refuses."""
 
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -55,6 +56,42 @@ def test_a_create_makes_the_jobset_first_and_lets_it_own_the_rest(cloud: Cluster
     assert store.bodies[path_of("jobsets", "team")] == request().manifests[0]
 
 
+def asked_of(store: Store, refused: list[str], answers: dict[str, httpx2.Response] | None = None) -> list[str]:
+    """Let a server refuse these kinds, and give these answers by path; return the paths of the objects that are tried."""
+    groups, tried = {"jobsets": "jobset.x-k8s.io", "jobs": "batch"}, []
+
+    def answer(call: httpx2.Request) -> httpx2.Response | None:
+        sent = json.loads(call.content or "{}")
+        if not call.url.path.endswith("selfsubjectaccessreviews"):
+            if call.method == "POST":
+                assert call.url.params["dryRun"] == "All" and sent["metadata"]["namespace"] == "team" and sent["spec"]
+                assert LABELS.items() < sent["metadata"]["labels"].items() and sent["metadata"]["ownerReferences"]
+                tried.append(call.url.path)
+            return (answers or {}).get(call.url.path)
+        about = sent["spec"]["resourceAttributes"]
+        assert (about["namespace"], about["group"]) == ("team", groups.get(about["resource"], ""))
+        kind = f"{about['resource']}/{about['subresource']}".rstrip("/")
+        is_refused = kind in refused or f"{about['verb']} {kind}" in refused
+        return httpx2.Response(201, json={"status": {"allowed": not is_refused}})
+
+    store.instead = answer
+    return tried
+
+
+NO_TRIAL = ["create jobs", "create pods"]
+
+
+def with_parts(*others: dict[str, Any], of_pod: str = "", **labels: str) -> list[dict[str, Any]]:
+    """Return the JobSet as it is submitted, with priorities, and what else there is."""
+    made = {**request().manifests[0], "apiVersion": "jobset.x-k8s.io/v1alpha2"}
+    made["metadata"] = {**made["metadata"], "namespace": "team", "labels": {**LABELS, **labels}}
+    (replicated,) = made["spec"]["replicatedJobs"]
+    pod = replicated["template"]["spec"]["template"]
+    replicated["template"]["metadata"] = pod["metadata"] = {"labels": LABELS}
+    pod["spec"]["priorityClassName"] = of_pod
+    return [made, *others]
+
+
 @pytest.mark.parametrize(("refused", "secrets", "named"), [
     ([], True, ""), (["pods/log"], False, "get pods/log"), (["secrets"], False, ""),
     (["jobsets", "secrets"], True, "create jobsets, get jobsets, list jobsets, delete jobsets, create secrets, get secr"),
@@ -62,19 +99,55 @@ def test_a_create_makes_the_jobset_first_and_lets_it_own_the_rest(cloud: Cluster
 def test_a_right_that_is_missing_is_named_before_anything_is_created(
     cloud: ClusterCloud, store: Store, refused: list[str], secrets: bool, named: str
 ) -> None:
-    groups = {"jobsets": "jobset.x-k8s.io", "jobs": "batch"}
-
-    def review(call: httpx2.Request) -> httpx2.Response:
-        about = json.loads(call.content)["spec"]["resourceAttributes"]
-        assert (about["namespace"], about["group"]) == ("team", groups.get(about["resource"], ""))
-        kind = f"{about['resource']}/{about['subresource']}".rstrip("/")
-        return httpx2.Response(201, json={"status": {"allowed": kind not in refused}})
-
-    store.instead = review
+    objects = with_parts(*[{**CONFIG, "kind": "Secret"}] * secrets)
+    asked_of(store, refused)
     with pytest.raises(AuthError, match=f"you may not {named}") if named else nullcontext():
-        cloud.check_rights(NAME.project, "team", secrets=secrets)
+        cloud.check(NAME.project, objects)
     store.instead = lambda call: refusal(403, "Forbidden")  # of the review itself
-    cloud.check_rights(NAME.project, "team", secrets=secrets)
+    cloud.check(NAME.project, objects)
+    assert not store.objects
+
+
+PODS, JOBS = path_of("pods", "team"), path_of("jobs", "team")
+
+
+@pytest.mark.parametrize(("where", "answer", "error"), [
+    (JOBS, refusal(403, "Forbidden", "jobs.batch \"x\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no"),
+     errors.BadRequest),
+    (PODS, refusal(403, "Forbidden", "exceeded quota: q, requested: a=1,pods=1, used: a=0,pods=0, limited: a=9,pods=1"),
+     errors.QuotaError),
+    (PODS, refusal(403, "Forbidden", "exceeded quota: q, requested: memory=1Gi, used: memory=1, limited: memory=2148M"), None),
+    (PODS, refusal(400, "BadRequest", 'admission webhook "w" does not support dry run'), None),
+])  # fmt: skip
+def test_what_would_be_made_of_a_job_is_tried_where_the_user_may_make_it(
+    cloud: ClusterCloud, store: Store, where: str, answer: httpx2.Response, error: type[errors.CloudError] | None
+) -> None:
+    """Two pods: a quota that has no room for both will never have."""
+    tried = asked_of(store, [], {where: answer})
+    said = json.loads(answer.content)["message"]
+    with pytest.raises(error, match=re.escape(said)) if error else nullcontext():
+        cloud.check(NAME.project, with_parts())
+    assert tried == [JOBS, PODS][: 1 if where == JOBS else 2]
+    tried = asked_of(store, NO_TRIAL, {where: answer})
+    cloud.check(NAME.project, with_parts())
+    assert tried == [] and not store.objects
+
+
+@pytest.mark.parametrize(("kind", "objects"), [
+    ("WorkloadPriorityClass", with_parts(**{"kueue.x-k8s.io/priority-class": "nope"})),
+    ("PriorityClass", with_parts(of_pod="nope")),
+])  # fmt: skip
+@pytest.mark.parametrize(("status", "said", "ends"), [
+    (404, 'x "nope" not found', True), (404, "could not find the requested resource", False), (403, "no", False),
+])  # fmt: skip
+def test_a_priority_that_does_not_exist_is_refused_where_the_user_may_ask(
+    cloud: ClusterCloud, store: Store, kind: str, objects: Any, status: int, said: str, ends: bool
+) -> None:
+    where = path_of(f"{kind.lower()}es", "", "nope")
+    asked_of(store, NO_TRIAL, {where: refusal(status, "NotFound" if status == 404 else "Forbidden", said)})
+    with pytest.raises(errors.BadRequest, match=f"no {kind} nope") if ends else nullcontext():
+        cloud.check(NAME.project, objects)
+    assert f"GET {where}" in store.calls
 
 
 def test_a_preview_shows_the_jobset_as_a_create_sends_it(cloud: ClusterCloud, store: Store) -> None:
@@ -112,7 +185,8 @@ def test_a_workload_that_may_not_be_read_is_said(cloud: ClusterCloud, store: Sto
 
 def test_pods_that_are_refused_say_why_by_the_events_of_their_job(cloud: ClusterCloud, store: Store) -> None:
     store.put(PLACE, jobset())
-    why = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged'
+    store.put(path_of("jobs", "team", "j"), {"metadata": {"name": "j", "labels": LABELS}})
+    why = "Internal error occurred: failed calling webhook"
     other = {"reason": "FailedCreate", "message": "of another job", "involvedObject": {"name": "other-slice-0"}}
     mine = {"reason": "FailedCreate", "message": why, "involvedObject": {"name": f"{NODE}-slice-0"}}
     for number, event in enumerate((other, mine)):
@@ -146,18 +220,23 @@ def test_a_user_who_may_not_read_events_sees_a_slice_that_waits(
     cloud: ClusterCloud, store: Store, answer: httpx2.Response
 ) -> None:
     store.put(PLACE, jobset())
+    store.put(path_of("jobs", "team", "j"), {"metadata": {"name": "j", "labels": LABELS}})
     store.instead = lambda call: answer if call.url.path.endswith("/events") else None
     seen = cloud.get(NAME)
     assert seen is not None and seen.native_state == "Pending: 2 of 2 pods have no node"
 
 
-@pytest.mark.parametrize("failed", [True, False])
-def test_the_jobs_of_a_jobset_are_read_only_where_it_failed(cloud: ClusterCloud, store: Store, failed: bool) -> None:
+@pytest.mark.parametrize(("failed", "pods"), [(True, 1), (False, 0), (False, 1)])
+def test_the_jobs_of_a_jobset_are_read_only_where_it_failed_or_has_no_pods(
+    cloud: ClusterCloud, store: Store, failed: bool, pods: int
+) -> None:
     store.put(PLACE, jobset(*[condition("Failed")] if failed else []))
     store.put(path_of("jobs", "team", "j"), jobset(condition("Failed", reason="DeadlineExceeded")))
+    for host in range(pods):
+        store.put(path_of("pods", "team", f"p{host}"), running(host))
     seen = cloud.get(NAME)
     assert seen is not None and (seen.native_state == "DeadlineExceeded") is failed
-    assert (f"GET {path_of('jobs', 'team')}" in store.calls) is failed
+    assert (f"GET {path_of('jobs', 'team')}" in store.calls) is (failed or not pods)
 
 
 def test_a_list_shows_whether_the_pods_of_a_jobset_run(cloud: ClusterCloud, store: Store) -> None:
@@ -357,6 +436,9 @@ def test_a_list_that_expires_in_the_middle_proves_nothing(cloud: ClusterCloud, s
     (refusal(403, "Forbidden", 'jobsets is forbidden: User "x" cannot get resource'), errors.AuthError),
     (refusal(403, "Forbidden", "GKE Warden rejected the request because it violates one or more constraints"),
      errors.BadRequest),
+    (refusal(403, "Forbidden", 'pods "x" is forbidden: unable to create new content in namespace team because it is being t'),
+     errors.BadRequest),
+    (refusal(403, "Forbidden", 'pods "x" is forbidden: status unknown for quota: q, resources: pods'), CloudUnavailable),
     (refusal(403, "Forbidden", "exceeded quota: team, requested: count/jobsets=1"), errors.QuotaError),
     (refusal(422, "Invalid"), errors.BadRequest),
     (refusal(400, "BadRequest", "admission webhook denied the request"), errors.BadRequest),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import BadRequest, Preempted, SliceLost
+from orchestrator.errors import BadRequest, Preempted, QuotaError, SliceLost
 from orchestrator.places.gke.api import views
 from orchestrator.places.gke.objects.pod_api import PodPhase
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
@@ -59,9 +59,9 @@ def test_a_workload_that_may_not_be_read_is_no_missing_queue() -> None:
     assert "LocalQueue" not in native and "workloads is forbidden" in native
 
 
-def test_pods_without_a_node_wait_as_in_a_queue_and_say_what_the_scheduler_says() -> None:
+def test_pods_without_a_node_wait_and_say_what_the_scheduler_says() -> None:
     seen = view(jobset(), homeless(0, "0/3 nodes are available: 3 node(s) didn't match"), homeless(1))
-    assert seen.state is SliceState.QUEUED
+    assert seen.state is SliceState.CREATING
     assert seen.native_state == "Pending: 2 of 2 pods have no node: 0/3 nodes are available: 3 node(s) didn't match"
 
 
@@ -131,9 +131,91 @@ def test_pods_that_do_not_exist_yet_wait_as_well() -> None:
     assert view(jobset()).native_state == "Pending: 2 of 2 pods have no node"
 
 
-@pytest.mark.parametrize("pods", [[waiting(0), waiting(1)], [running(0), homeless(1)], [running(0)]])
-def test_a_jobset_whose_pods_start_is_being_created(pods: list[dict[str, Any]]) -> None:
-    assert view(jobset(), *pods).state is SliceState.CREATING
+@pytest.mark.parametrize(("pods", "native"), [
+    ([waiting(0), waiting(1)], "Starting (0 of 2 pods run: ContainerCreating)"),
+    ([running(0), homeless(1)], "Pending: 1 of 2 pods have no node, 1 run: 0/3 nodes are available"),
+    ([running(0)], "Pending: 1 of 2 pods have no node, 1 run"),
+])  # fmt: skip
+def test_a_jobset_whose_pods_start_is_being_created(pods: list[dict[str, Any]], native: str) -> None:
+    seen = view(jobset(), *pods)
+    assert (seen.state, seen.native_state) == (SliceState.CREATING, native)
+
+
+ENFORCED = 'pods "x-0-" is forbidden: violates PodSecurity "baseline:latest": privileged'
+POLICY = 'job "x" creation failed with error: jobs.batch "x" is forbidden: ValidatingAdmissionPolicy \'p\' denied request: no'
+FULL = 'pods "x-0-" is forbidden: exceeded quota: q, requested: requests.google.com/tpu=4, used: requests.google.com/tpu={}, '
+
+
+def refused(message: str, reason: str = "FailedCreate", at: str = LATER, **more: Any) -> dict[str, Any]:
+    return {"type": "Warning", "reason": reason, "message": message, "eventTime": at, **more}
+
+
+@pytest.mark.parametrize(("event", "code"), [
+    (refused(f"Error creating: {ENFORCED}"), 64),
+    (refused(POLICY, "JobCreationFailed"), 64),
+    (refused('Error creating: admission webhook "w" denied the request: GKE Warden rejected the request'), 64),
+    (refused('Error creating: pods "x" is forbidden: no PriorityClass with name nope was found'), 64),
+    (refused('Error creating: Pod "x" is invalid: spec.nodeName: Invalid value'), 64),
+    (refused(f"Error creating: {FULL.format(0)}limited: requests.google.com/tpu=7"), 69),
+    (refused(f"Error creating: {FULL.format(8)}limited: requests.google.com/tpu=8"), None),
+    (refused('Error creating: Internal error occurred: failed calling webhook "w": no endpoints available'), None),
+    (refused(f"Error creating: {ENFORCED}", at=CREATED), None),
+    (refused(f"Error creating: {ENFORCED}", at=CREATED, series={"lastObservedTime": LATER}), 64),
+], ids=range(10))  # fmt: skip
+def test_what_admission_refuses_for_good_ends_the_wait_with_its_words(event: dict[str, Any], code: int | None) -> None:
+    """A refusal from before the JobSet was resumed is over; a quota that is only used up may be free again."""
+    resumed = {**condition("Suspended", status="False"), "lastTransitionTime": "2026-09-21T14:13:30Z"}
+    seen = view(jobset(resumed), jobs=(), events=[event])
+    assert (seen.error and seen.error.exit_code) == code
+    if code is not None:
+        assert event["message"].removeprefix("Error creating: ") in str(seen.error)
+        assert seen.state is SliceState.TOMBSTONE
+        overcome = view(jobset(resumed), running(0), running(1), events=[event])
+        assert overcome.state is SliceState.READY
+
+
+def test_a_refusal_before_the_newest_pod_was_made_is_over() -> None:
+    newer = running(0)
+    newer["metadata"]["creationTimestamp"] = "2026-09-21T14:15:00Z"
+    assert view(jobset(), newer, events=[refused(ENFORCED)]).error is None
+
+
+def test_a_jobset_of_which_no_job_is_made_says_so_where_jobs_were_asked_for() -> None:
+    assert view(jobset(), jobs=()).native_state == f"Pending: {views.NO_JOB}"
+    full = refused("exceeded quota: q", "JobCreationFailed")
+    assert view(jobset(), jobs=(), events=[full]).native_state == "Pending: exceeded quota: q", "others may free it"
+    assert view(jobset(), jobs=({},)).native_state == "Pending: 2 of 2 pods have no node"
+
+
+def test_a_priority_of_which_kueue_makes_no_workload_is_named() -> None:
+    named = jobset(suspend=True, labels={"kueue.x-k8s.io/priority-class": "nope"})
+    why = f"Suspended: {views.NO_WORKLOAD}: is there a"
+    assert view(named).native_state == f"{why} WorkloadPriorityClass nope?"
+    assert "nope" not in view(named, unread="workloads is forbidden").native_state
+    of_pod = jobset(suspend=True)
+    of_pod["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["priorityClassName"] = "urgent"
+    assert view(of_pod).native_state == f"{why} PriorityClass urgent?"
+
+
+MOST = "insufficient quota for google.com/tpu in flavor {}, podsets requests (0) + request (8) > maximum capacity (4)"
+FULL_NOW = "insufficient unused quota for google.com/tpu in flavor spot, 4 more needed"
+
+
+@pytest.mark.parametrize(("clauses", "reason", "never"), [
+    ([MOST.format("v5e")], "Pending", True), ([FULL_NOW], "ExceedsMaxQuota", True),
+    ([MOST.format("v5e"), "flavor v4 doesn't match node affinity", MOST.format("v5p")], "Pending", True),
+    (["insufficient quota for google.com/tpu in flavor v5e, request > maximum capacity (8 > 4)"], "Pending", True),
+    ([MOST.format("v5e"), FULL_NOW], "Pending", False), ([FULL_NOW], "Pending", False),
+    (["flavor v4 doesn't match node affinity"], "Pending", False),
+])  # fmt: skip
+def test_a_request_that_is_larger_than_any_quota_is_never_admitted(
+    clauses: list[str], reason: str, never: bool
+) -> None:
+    message = f"couldn't assign flavors to pod set slice: {', '.join(clauses)}"
+    waits = condition("QuotaReserved", status="False", reason=reason, message=message)
+    error = view(jobset(suspend=True), workload={"status": {"conditions": [waits]}}).error
+    assert isinstance(error, QuotaError) is never
+    assert error is None or clauses[0] in error.message
 
 
 @pytest.mark.parametrize(("pods", "native"), [
@@ -245,7 +327,7 @@ def test_a_failed_jobset_without_pods_is_lost_and_says_what_the_jobset_says() ->
         jobset(condition("Failed", message="jobset failed due to one or more job failures")), jobs=[refused]
     ).error
     assert isinstance(error, SliceLost) and error.reason != "deadline"
-    assert error.message.endswith("none of its pods is left: jobset failed due to one or more job failures")
+    assert error.message.endswith("gone with their nodes: jobset failed due to one or more job failures")
 
 
 def test_a_jobset_that_is_being_deleted_names_its_finalizers() -> None:

@@ -155,6 +155,7 @@ def test_sigterm_stops_the_job_with_grace_and_still_sends_its_results(
     pod.kill(signal.SIGTERM)
     end = seen.ended().workers[0]
     assert end.why == why and (end.rc == 124 or end.state is WorkerState.LOST)
+    assert ("its pod was deleted" in end.detail) is (why == "stopped")
     assert not seen.collect().problems and seen.result("artifacts/step") == b"7\n"
     assert seen.log.startswith(b"up\n") and seen.log.endswith(b"saving\n")
 
