@@ -102,7 +102,7 @@ async def _ended_already(lease: Lease, now: float) -> Overdue | None:
         if view.error is not None:
             return Overdue(lease, view.error.message, view.error)
         return Overdue(lease, f"it was taken away while its job ran ({view.native_state})")
-    if view.state in (SliceState.QUEUED, SliceState.CREATING) and lease.is_waited_out(now):
+    if view.state in (SliceState.QUEUED, SliceState.CREATING) and lease.is_waited_out(now) and not view.ran:
         why = f"{lease.name.node} was not admitted, or not all of its pods ran, in time: it is {view.native_state}"
         return Overdue(lease, why, CapacityError(why))
     if view.state is SliceState.READY and lease.state is LeaseState.CREATING:

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestrator.errors import BadRequest, QuotaError
-from orchestrator.places.gke.api import views
+from orchestrator.places.gke.api import words
 from orchestrator.places.gke.objects.manifest import deadlines
 from orchestrator.places.gke.stay import ClusterStay, Seen
 from orchestrator.promise.lease.lease import LeaseState
@@ -155,7 +155,7 @@ def test_a_controller_that_makes_nothing_and_says_nothing_is_given_half_a_minute
     cluster.job(WAITS)
     began = cluster.world.timeline.now
     code, said = cluster.play("run")
-    assert code == 69 and views.NO_JOB in said
+    assert code == 69 and words.NO_JOB in said
     assert 30 < cluster.world.timeline.now - began < 60
     nothing_is_left(cluster, AttemptState.ERROR, 69)
 

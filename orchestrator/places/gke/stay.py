@@ -14,7 +14,7 @@ from orchestrator import errors
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TpujobError
 from orchestrator.hosts.fleet.effects import Connect, WaitForWorkers
 from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerStatus
-from orchestrator.places.gke.api.views import FAILED, PENDING, SILENT
+from orchestrator.places.gke.api.words import FAILED, PENDING, SILENT
 from orchestrator.places.gke.objects.nodes import NodeView, in_words
 from orchestrator.places.gke.starts import Start, Starts, shown
 from orchestrator.places.gke.traits import TRAITS
@@ -161,13 +161,14 @@ class ClusterStay(LeasedStay):
             lease, _ = await check_slice(lease)
             return lease, await _running_since(lease)
         began = await Now()
-        ready_by = lease.ready_by
-        if ready_by is not None and attempt.number > 1:  # it waits again
-            ready_by = began + ready_by - lease.created_at
+        again_by = None if lease.ready_by is None else began + lease.ready_by - lease.created_at
+        ready_by = again_by if attempt.number > 1 else lease.ready_by
         give_up_at = min((ready_by or lease.deadline) + capabilities.timings.provision_s, lease.deadline)
         known, known_at, since = "", began, began
         for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
-            state = await self._look(attempt, lease, ready_by, known if await Now() - known_at < RECENT_S else "")
+            state = await self._look(
+                attempt, lease, (ready_by, again_by), known if await Now() - known_at < RECENT_S else ""
+            )
             if state is None:
                 break
             now = await Now()
@@ -187,10 +188,13 @@ class ClusterStay(LeasedStay):
         lease = await ReadLease(lease.id)
         return lease, (lease.ready_at or await Now()) if self.starts is None else await _running_since(lease)
 
-    async def _look(self, attempt: Attempt, lease: Lease, ready_by: float | None, before: str) -> str | None:
+    async def _look(
+        self, attempt: Attempt, lease: Lease, by: tuple[float | None, float | None], before: str
+    ) -> str | None:
         """Return what the JobSet waits for; None once all its pods have started, which is then recorded.
 
-        `before`: what it waited for a moment ago; empty if that is not known, so that it may have run since.
+        `by`: when it has to run, and if it has run and waits again. `before`: what it waited for a moment ago; empty if that is
+        not known, so that it may have run since.
         """
         await check_lease(lease)
         asked_at = await Now()  # a slow answer tells of the time before it
@@ -229,7 +233,7 @@ class ClusterStay(LeasedStay):
             except NotAllowed as error:  # while the API was asked
                 raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
             return None
-        if ready_by is not None and asked_at >= ready_by:
+        if (ready_by := by[view.ran]) is not None and asked_at >= ready_by:
             raise errors.CapacityError(
                 f"{lease.name.node} was not admitted, or not all of its pods ran, in time: it is still {view.native_state}"
             )

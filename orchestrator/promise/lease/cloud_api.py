@@ -100,6 +100,7 @@ class SliceView:
     nodes: tuple[str, ...] = ()  # of a cluster, on which its pods are
     # Since the last of its pods started; None: they have not, or it is no job on a cluster.
     running_s: float | None = None
+    ran: bool = False  # a job on a cluster: it has run, its pods were taken away, and the cluster starts it again
 
 
 @dataclass(frozen=True)

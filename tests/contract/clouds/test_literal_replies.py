@@ -13,7 +13,7 @@ from orchestrator import errors
 from orchestrator.errors import CloudError, NotSent, TpujobError
 from orchestrator.hosts.iap.dialer import Relay, dial
 from orchestrator.hosts.iap.relay_session import RelayTarget
-from orchestrator.places.gke.api import kube_api, views
+from orchestrator.places.gke.api import kube_api, words
 from orchestrator.places.google import error_translation, objects
 from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.fetch import api_call
@@ -61,10 +61,10 @@ def answered(row: dict[str, Any], stub: StubApi, monkeypatch: pytest.MonkeyPatch
         case "iap", _:
             return through_relay(body["close_code"], body["reason"])
         case "kubernetes", "events":
-            return views.for_nodes(body["scheduler"], body["events"])
+            return words.for_nodes(body["scheduler"], body["events"])
         case "kueue", _:
             condition = {"type": "QuotaReserved", "status": "False", "message": body["message"]}
-            return views.for_kueue({"status": {"conditions": [condition]}})
+            return words.for_kueue({"status": {"conditions": [condition]}})
         case "kubernetes", _:
             raise kube_api.of_reply(row["http_status"], json.dumps(body).encode(), server="the cluster")
     return api_call("POST", f"{stub.url}/v1/projects/my-project:any", {}, TOKEN, emulated=True)

@@ -130,6 +130,7 @@ class Machine:
     (DETACHED, view(SliceState.READY), ""), (DETACHED, view(SliceState.STOPPED), ""),
     (WAITING, view(SliceState.QUEUED), ""), (ADMITTED_BY, view(SliceState.CREATING), CapacityError("not all of its pods")),
     (ADMITTED_BY, view(SliceState.QUEUED), CapacityError("was not admitted")),
+    (ADMITTED_BY, view(SliceState.QUEUED, ran=True), ""),
 ])  # fmt: skip
 def test_what_the_cloud_says_of_a_slice_without_a_process(
     fields: dict[str, Any], says: SliceView | CloudError | None, why: str | CloudError

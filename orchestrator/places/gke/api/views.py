@@ -1,18 +1,16 @@
 """Objects of Kubernetes as values of `promise.lease`: a JobSet with its pods and its Workload as a slice, a Pod as a worker.
 
-Pure translation. A field that is missing or of another type counts as not said. Why a job waits is told in the words of Kueue,
-the scheduler and the autoscaler, without what does not help.
+Pure translation. A field that is missing or of another type counts as not said.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from orchestrator.errors import BadRequest, CloudError, CloudUnavailable, Preempted, QuotaError, SliceLost
-from orchestrator.places.gke.api import refusals
-from orchestrator.places.gke.api.kube_api import of_admission
+from orchestrator.errors import BadRequest, CloudError, Preempted, QuotaError, SliceLost
+from orchestrator.places.gke.api import refusals, words
+from orchestrator.places.gke.api.fields import as_dict, at, condition, dicts, number, texts, time_of
 from orchestrator.places.gke.objects.manifest import ACCELERATOR, CONTAINER, LIFE
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
@@ -52,15 +50,15 @@ class Seen:
 def slice_view(seen: Seen, name: SliceName) -> SliceView:
     """Return the JobSet as a slice. READY: every pod has started, and none was taken away."""
     jobset = seen.jobset
-    annotations = _texts(_at(jobset, "metadata", "annotations"))
-    created = time_of(_at(jobset, "metadata", "creationTimestamp"))
+    annotations = texts(at(jobset, "metadata", "annotations"))
+    created = time_of(at(jobset, "metadata", "creationTimestamp"))
     state, native, error = _state(seen)
     # The control plane keeps its limits, and its pods have all that they need: no process here claims it.
-    labels = {**_texts(_at(jobset, "metadata", "labels")), names.MODE: str(Mode.DETACHED)}
-    life_s = _number(annotations.get(LIFE))
+    labels = {**texts(at(jobset, "metadata", "labels")), names.MODE: str(Mode.DETACHED)}
+    life_s = number(annotations.get(LIFE))
     deadline = created + life_s if created is not None and life_s else None
     if deadline is not None and _ended(jobset):  # its results may be collected until it is deleted
-        deadline += _number(_at(jobset, "spec", "ttlSecondsAfterFinished"))
+        deadline += number(at(jobset, "spec", "ttlSecondsAfterFinished"))
     if deadline is not None:
         # The control plane ends it by then. No label holds a time, so that `export` and `run` make the same object.
         labels = {**labels, names.DEADLINE: str(int(deadline)), names.CLAIMED_UNTIL: str(int(deadline))}
@@ -72,13 +70,20 @@ def slice_view(seen: Seen, name: SliceName) -> SliceView:
         runtime_version="",
         labels=labels,
         created_at=created,
-        spot="cloud.google.com/gke-spot" in _texts(_at(_replicated(jobset), *_POD_SPEC, "nodeSelector")),
+        spot="cloud.google.com/gke-spot" in texts(at(_replicated(jobset), *_POD_SPEC, "nodeSelector")),
         deadline=deadline,
-        hosts=tuple(str(_at(pod, "metadata", "name")) for pod in seen.pods),
+        hosts=tuple(str(at(pod, "metadata", "name")) for pod in seen.pods),
         error=error,
-        nodes=tuple(dict.fromkeys(node for pod in seen.pods if (node := str(_at(pod, "spec", "nodeName") or "")))),
+        nodes=tuple(dict.fromkeys(node for pod in seen.pods if (node := str(at(pod, "spec", "nodeName") or "")))),
         running_s=_running_s(seen) if state is SliceState.READY else None,
+        ran=_has_run(seen),
     )
+
+
+def _has_run(seen: Seen) -> bool:
+    """Return whether its pods were taken away, and are to come again: JobSet has restarted it, or Kueue sent it back."""
+    sent_back = any(each.get("type") == "Evicted" for each in dicts(at(seen.workload, "status", "conditions")))
+    return _may_start_again(seen.jobset) and (number(at(seen.jobset, "status", "restarts")) > 0 or sent_back)
 
 
 def _running_s(seen: Seen) -> float | None:
@@ -91,7 +96,7 @@ def leftovers_view(name: SliceName, left: Mapping[str, Sequence[Mapping[str, Any
     """Return what is left of a JobSet that does not exist any more. `left`: objects by kind, of each at least one."""
     text = ", ".join(f"{len(found)} {kind[: -1 if len(found) == 1 else None]}" for kind, found in left.items())
     labels = {names.PREFIX: "1", names.LEASE_ID: lease_id}
-    made = [time_of(_at(each, "metadata", "creationTimestamp")) for found in left.values() for each in found]
+    made = [time_of(at(each, "metadata", "creationTimestamp")) for found in left.values() for each in found]
     created = max((at for at in made if at is not None), default=None)
     if created is not None:  # without a JobSet there is no claim: gc deletes it
         labels |= {names.DEADLINE: str(int(created)), names.CLAIMED_UNTIL: str(int(created))}
@@ -100,20 +105,20 @@ def leftovers_view(name: SliceName, left: Mapping[str, Sequence[Mapping[str, Any
 
 def pod_view(pod: Mapping[str, Any], hosts: int) -> PodView:
     """Return a pod as a worker. `hosts`: of a slice."""
-    labels = _texts(_at(pod, "metadata", "labels"))
-    status = _dict(pod.get("status"))
-    containers = _dicts(status.get("containerStatuses"))  # a mesh or an admin's webhook may add some
+    labels = texts(at(pod, "metadata", "labels"))
+    status = as_dict(pod.get("status"))
+    containers = dicts(status.get("containerStatuses"))  # a mesh or an admin's webhook may add some
     container = next((each for each in containers if each.get("name") == CONTAINER), {})
-    state = _dict(container.get("state"))
-    ended, running, to_start = (_dict(state.get(each)) for each in ("terminated", "running", "waiting"))
+    state = as_dict(container.get("state"))
+    ended, running, to_start = (as_dict(state.get(each)) for each in ("terminated", "running", "waiting"))
     phase = str(status.get("phase") or "Unknown")
     reason, message = _why(pod, ended, to_start)
     rc = ended.get("exitCode")
     return PodView(
-        name=str(_at(pod, "metadata", "name") or ""),
-        worker=_number(labels.get(SLICE_LABEL)) * hosts + _number(labels.get(HOST_LABEL)),
+        name=str(at(pod, "metadata", "name") or ""),
+        worker=number(labels.get(SLICE_LABEL)) * hosts + number(labels.get(HOST_LABEL)),
         phase=PodPhase(phase) if phase in set(PodPhase) else PodPhase.UNKNOWN,
-        node=str(_at(pod, "spec", "nodeName") or ""),
+        node=str(at(pod, "spec", "nodeName") or ""),
         rc=rc if isinstance(rc, int) and not isinstance(rc, bool) else None,
         reason=reason,
         message=message,
@@ -125,75 +130,75 @@ def pod_view(pod: Mapping[str, Any], hosts: int) -> PodView:
 
 def node_view(node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> NodeView:
     """Return a node; `pods`: every pod of the cluster, of which those count that ask for TPUs on it and have not ended."""
-    name, labels = str(_at(node, "metadata", "name")), _texts(_at(node, "metadata", "labels"))
-    created, limit_s = time_of(_at(node, "metadata", "creationTimestamp")), _number(labels.get(MAX_RUN))
+    name, labels = str(at(node, "metadata", "name")), texts(at(node, "metadata", "labels"))
+    created, limit_s = time_of(at(node, "metadata", "creationTimestamp")), number(labels.get(MAX_RUN))
     return NodeView(
         name=name,
         pool=labels.get("cloud.google.com/gke-nodepool", ""),
         ends_at=created + limit_s if created is not None and limit_s else None,
-        busy=any(_at(pod, "spec", "nodeName") == name and _uses_tpus(pod) for pod in pods),
+        busy=any(at(pod, "spec", "nodeName") == name and _uses_tpus(pod) for pod in pods),
     )
 
 
 def _uses_tpus(pod: Mapping[str, Any]) -> bool:
-    if _at(pod, "status", "phase") in ("Succeeded", "Failed"):
+    if at(pod, "status", "phase") in ("Succeeded", "Failed"):
         return False
-    containers = _dicts(_at(pod, "spec", "containers"))
-    return any("google.com/tpu" in _dict(_at(each, "resources", "requests")) for each in containers)
+    containers = dicts(at(pod, "spec", "containers"))
+    return any("google.com/tpu" in as_dict(at(each, "resources", "requests")) for each in containers)
 
 
 def hosts_of(jobset: Mapping[str, Any]) -> int:
     """Return how many pods a slice of the JobSet has."""
-    return _number(_at(_replicated(jobset), "template", "spec", "parallelism"), 1)
+    return number(at(_replicated(jobset), "template", "spec", "parallelism"), 1)
 
 
 def pods_of(jobset: Mapping[str, Any]) -> int:
     """Return how many pods the JobSet has altogether."""
-    return hosts_of(jobset) * _number(_replicated(jobset).get("replicas"), 1)
+    return hosts_of(jobset) * number(_replicated(jobset).get("replicas"), 1)
 
 
 def is_suspended(jobset: Mapping[str, Any]) -> bool:
     """Return whether the JobSet waits for Kueue."""
-    return bool(_at(jobset, "spec", "suspend"))
+    return bool(at(jobset, "spec", "suspend"))
 
 
 def has_failed(jobset: Mapping[str, Any]) -> bool:
     """Return whether the JobSet says that it failed."""
-    return _condition(jobset, "Failed") is not None
+    return condition(jobset, "Failed") is not None
 
 
 def _ended(jobset: Mapping[str, Any]) -> bool:
-    return _condition(jobset, "Completed") is not None or has_failed(jobset)
+    return condition(jobset, "Completed") is not None or has_failed(jobset)
 
 
 def _may_start_again(jobset: Mapping[str, Any]) -> bool:
     """Return whether JobSet starts the job again if a pod of it is taken away."""
-    return _number(_at(jobset, "spec", "failurePolicy", "maxRestarts")) > 0 and not _ended(jobset)
+    return number(at(jobset, "spec", "failurePolicy", "maxRestarts")) > 0 and not _ended(jobset)
 
 
 def _is_current(pod: Mapping[str, Any], jobset: Mapping[str, Any]) -> bool:
     """Return whether the pod is of the current start of the JobSet."""
-    number = _number(_at(pod, "metadata", "labels", RESTART_LABEL))
-    return number == _number(_at(jobset, "status", "restarts")) and not _at(pod, "metadata", "deletionTimestamp")
+    start = number(at(pod, "metadata", "labels", RESTART_LABEL))
+    return start == number(at(jobset, "status", "restarts")) and not at(pod, "metadata", "deletionTimestamp")
 
 
 def waiting_pod(pods: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the name of a pod that has no node, or else of one that has not started; None: all have."""
     late = [pod for pod in pods if pod_view(pod, 1).started_at is None]
-    late.sort(key=lambda pod: bool(_at(pod, "spec", "nodeName")))
-    return str(_at(late[0], "metadata", "name")) if late else None
+    late.sort(key=lambda pod: bool(at(pod, "spec", "nodeName")))
+    return str(at(late[0], "metadata", "name")) if late else None
 
 
 def uid_of(found: Mapping[str, Any]) -> str:
     """Return the uid of an object; empty if it has none."""
-    return str(_at(found, "metadata", "uid") or "")
+    return str(at(found, "metadata", "uid") or "")
 
 
 def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
     jobset = seen.jobset
-    if _at(jobset, "metadata", "deletionTimestamp"):
+    if at(jobset, "metadata", "deletionTimestamp"):
         left = f", {len(seen.pods)} pod{'s'[: len(seen.pods) != 1]} left" if seen.pods else ""
-        finalizers = [str(each) for each in _at(jobset, "metadata", "finalizers") or []]
+        finalizers = [str(each) for each in at(jobset, "metadata", "finalizers") or []]
         held = [each for each in finalizers if each != "foregroundDeletion"]
         return SliceState.DELETING, f"Deleting{left}{' held by finalizer ' + ', '.join(held) if held else ''}", None
     again = _may_start_again(jobset)
@@ -205,18 +210,22 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
     if not ended and (refusal := _refusal(seen)) is not None:
         return SliceState.TOMBSTONE, "Refused", refusal
     if is_suspended(jobset) and not ended:  # also of pods that Kueue is stopping
-        if (over := _condition(seen.workload or {}, "Evicted")) and MAX_EXECUTION in str(over.get("reason")):
+        if (over := condition(seen.workload or {}, "Evicted")) and MAX_EXECUTION in str(over.get("reason")):
             lost = SliceLost(f"Kueue ended it: {over.get('message')}", reason="deadline")
             return SliceState.TOMBSTONE, str(over.get("reason")), lost
-        if too_large := exceeds_quota(seen.workload):
-            return SliceState.TOMBSTONE, "Suspended", QuotaError(f"Kueue can never admit it: {too_large}", hint=_RAISE)
-        return SliceState.QUEUED, f"Suspended: {_unqueued(seen) or for_kueue(seen.workload, seen.unread)}", None
+        if too_large := words.exceeds_quota(seen.workload):
+            return (
+                SliceState.TOMBSTONE,
+                "Suspended",
+                QuotaError(f"Kueue can never admit it: {too_large}", hint=words.RAISE),
+            )
+        return SliceState.QUEUED, f"Suspended: {_unqueued(seen) or words.for_kueue(seen.workload, seen.unread)}", None
     started = [pod for pod in pods if pod.started_at is not None]
     if len(started) >= pods_of(jobset):
         return SliceState.READY, "Finished" if all(pod.phase.ended for pod in pods) else "Running", None
-    if _condition(jobset, "Failed") is not None:
+    if condition(jobset, "Failed") is not None:
         return _failed(seen, pods)
-    if _condition(jobset, "Completed") is not None:
+    if condition(jobset, "Completed") is not None:
         return SliceState.READY, "Completed", None
     return _waiting(seen, pods)
 
@@ -224,19 +233,19 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
 def _failed(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, CloudError | None]:
     """A JobSet that failed. If its pods have ended, they tell how; a Job whose time is over has deleted them."""
     over = next(
-        (found for job in seen.jobs or () if (found := _condition(job, "Failed")) and found.get("reason") == LATE), None
+        (found for job in seen.jobs or () if (found := condition(job, "Failed")) and found.get("reason") == LATE), None
     )
     if over is not None:
         return SliceState.TOMBSTONE, LATE, SliceLost(f"the cluster ended it: {over.get('message')}", reason="deadline")
     if any(pod.phase.ended and pod.started_at is not None for pod in pods):
-        return SliceState.READY, FAILED, None
+        return SliceState.READY, words.FAILED, None
     refused = next((pod for pod in pods if pod.phase is PodPhase.FAILED and pod.reason), None)
     if refused is not None:  # by its node, before it started
         text = f"worker{refused.worker} never started ({refused.reason}){': ' + refused.message if refused.message else ''}"
         return SliceState.TOMBSTONE, refused.reason, SliceLost(text)
-    message = (_condition(seen.jobset, "Failed") or {}).get("message")
+    message = (condition(seen.jobset, "Failed") or {}).get("message")
     text = f"the JobSet failed, and its pods were deleted, or are gone with their nodes: {message}"
-    return SliceState.TOMBSTONE, FAILED, SliceLost(text)
+    return SliceState.TOMBSTONE, words.FAILED, SliceLost(text)
 
 
 def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, CloudError | None]:
@@ -250,16 +259,16 @@ def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, Clou
     started = sum(pod.started_at is not None for pod in pods)
     homeless = [pod for pod in pods if not pod.node]
     if homeless or len(pods) < total:
-        why = for_nodes(next((pod.message for pod in homeless if pod.message), ""), seen.events)
+        why = words.for_nodes(next((pod.message for pod in homeless if pod.message), ""), seen.events)
         late = (
             f"{total - len(pods) + len(homeless)} of {total} pods have no node{f', {started} run' if started else ''}"
         )
         if seen.jobs is not None and not seen.jobs and not pods:
-            late, why = "", why or NO_JOB
-        return SliceState.CREATING, ": ".join(filter(None, (PENDING, late, why))), None
+            late, why = "", why or words.NO_JOB
+        return SliceState.CREATING, ": ".join(filter(None, (words.PENDING, late, why))), None
     slow = next((pod for pod in pods if pod.started_at is None), None)
     why = slow.reason if slow is not None and slow.reason else "ContainerCreating"
-    if said := for_start(seen.events):
+    if said := words.for_start(seen.events):
         why = f"{why}: {said}"
     return SliceState.CREATING, f"Starting ({started} of {total} pods run: {why})", None
 
@@ -269,20 +278,20 @@ def _refusal(seen: Seen) -> CloudError | None:
 
     A refusal from before the JobSet was resumed, or before a pod was made, is over.
     """
-    pods, slices = pods_of(seen.jobset), _number(_replicated(seen.jobset).get("replicas"), 1)
+    pods, slices = pods_of(seen.jobset), number(_replicated(seen.jobset).get("replicas"), 1)
     if len(seen.pods) >= pods:
         return None
-    since = [_at(_condition(seen.jobset, "Suspended", "False"), "lastTransitionTime")]
-    since += [_at(pod, "metadata", "creationTimestamp") for pod in seen.pods]
+    since = [at(condition(seen.jobset, "Suspended", "False"), "lastTransitionTime")]
+    since += [at(pod, "metadata", "creationTimestamp") for pod in seen.pods]
     begun = max((at for at in map(time_of, since) if at is not None), default=0.0)
-    recent = [each for each in seen.events if (time_of(_time(each)) or begun) >= begun]
-    return refusals.of_events(sorted(recent, key=_time), pods, slices)
+    recent = [each for each in seen.events if (time_of(words.time_seen(each)) or begun) >= begun]
+    return refusals.of_events(sorted(recent, key=words.time_seen), pods, slices)
 
 
 def _unqueued(seen: Seen) -> str:
     """Return that Kueue takes no notice of a job that names a priority; empty if it does, or it names none."""
     named = [" ".join(each) for each in refusals.classes(seen.jobset).items()]
-    return f"{NO_WORKLOAD}: is there a {named[0]}?" if named and seen.workload is None and not seen.unread else ""
+    return f"{words.NO_WORKLOAD}: is there a {named[0]}?" if named and seen.workload is None and not seen.unread else ""
 
 
 def _cannot_start(pod: PodView, seen: Seen) -> bool:
@@ -295,14 +304,14 @@ def _cannot_start(pod: PodView, seen: Seen) -> bool:
 
 def _is_late(pod: PodView, seen: Seen) -> bool:
     """Whether it has had its node for so long that waiting longer does not help."""
-    raw = next((each for each in seen.pods if _at(each, "metadata", "name") == pod.name), {})
-    scheduled = time_of((_condition(raw, "PodScheduled") or {}).get("lastTransitionTime"))
+    raw = next((each for each in seen.pods if at(each, "metadata", "name") == pod.name), {})
+    scheduled = time_of((condition(raw, "PodScheduled") or {}).get("lastTransitionTime"))
     return scheduled is not None and seen.server_now is not None and seen.server_now - scheduled > PATIENCE_S
 
 
 def _why(pod: Mapping[str, Any], ended: Mapping[str, Any], to_start: Mapping[str, Any]) -> tuple[str, str]:
     """Why a pod waits or how it ended, and the same in a sentence. A disruption comes before what it led to."""
-    status, taken = _dict(pod.get("status")), _condition(pod, "DisruptionTarget")
+    status, taken = as_dict(pod.get("status")), condition(pod, "DisruptionTarget")
     if taken is not None and status.get("phase") != "Succeeded":  # else it ended before it was taken away
         # Kubernetes names the cause: PreemptionByScheduler, DeletionByTaintManager, EvictionByEvictionAPI, …
         reason = str(taken.get("reason") or "DisruptionTarget")
@@ -314,118 +323,10 @@ def _why(pod: Mapping[str, Any], ended: Mapping[str, Any], to_start: Mapping[str
         return str(to_start["reason"]), str(to_start.get("message") or "")
     if ended.get("reason"):
         return str(ended["reason"]), ""
-    if (homeless := _condition(pod, "PodScheduled", "False")) is not None:
+    if (homeless := condition(pod, "PodScheduled", "False")) is not None:
         return str(homeless.get("reason") or "Unschedulable"), str(homeless.get("message") or "")
     return "", ""
 
 
 def _replicated(jobset: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next(iter(_dicts(_at(jobset, "spec", "replicatedJobs"))), {})
-
-
-def _condition(found: Mapping[str, Any], kind: str, status: str = "True") -> Mapping[str, Any] | None:
-    """Return the condition of this type if it has this status."""
-    listed = _dicts(_at(found, "status", "conditions"))
-    return next((each for each in listed if each.get("type") == kind and each.get("status") == status), None)
-
-
-def time_of(text: Any) -> float | None:
-    """Return a time of the API in unix seconds; None if there is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) and text else None
-    except ValueError:
-        return None
-
-
-def _at(found: Any, *keys: str) -> Any:
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def _dict(found: Any) -> Mapping[str, Any]:
-    return found if isinstance(found, Mapping) else {}
-
-
-def _dicts(found: Any) -> list[Mapping[str, Any]]:
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
-
-
-def _texts(found: Any) -> dict[str, str]:
-    return {key: value for key, value in _dict(found).items() if isinstance(value, str)}
-
-
-def _number(found: Any, default: int = 0) -> int:
-    text = str(found) if found is not None else ""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else default
-
-
-# Of the clauses of Kueue, those about flavors of other accelerators: a cluster has one for each.
-_OTHER_FLAVOR = re.compile(r"flavor \S+ doesn't match node affinity")
-# Of the words of the scheduler, what preemption would not change.
-_NO_PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
-_AUTOSCALER = ("NotTriggerScaleUp", "FailedScaleUp", "TriggeredScaleUp")
-PENDING, FAILED = "Pending", "Failed"  # what begins, or is, the state of a JobSet
-NO_JOB, NO_WORKLOAD = "JobSet has made no Job of it", "Kueue has made no Workload of it"
-SILENT = (NO_JOB, NO_WORKLOAD)  # states that are given up soon: the cluster tells the user no more
-_RAISE = "its admin can raise the quota of the ClusterQueue"
-_TOO_LARGE = r"insufficient quota for [^,]*, [^,]*> maximum capacity \([^)]*\)"
-NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"
-
-
-def for_kueue(workload: Mapping[str, Any] | None, unread: str = "") -> str:
-    """Return why Kueue has not admitted a job. None: it made no Workload of it, or `unread` says why that is not known."""
-    if workload is None:
-        return unread or NOT_SEEN
-    evicted, quota, admitted = (
-        str((_condition(workload, kind, status) or {}).get("message") or "")
-        for kind, status in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False"))
-    )
-    said = [evicted, _of_flavors(quota or admitted)]  # why it was sent back comes before why it still waits
-    return "; ".join(dict.fromkeys(filter(None, said))) or "waits for Kueue"
-
-
-def exceeds_quota(workload: Mapping[str, Any] | None) -> str:
-    """Return Kueue's words if each flavor that fits a job has less quota than it asks for, however free; else empty."""
-    waits = _condition(workload or {}, "QuotaReserved", "False") or {}
-    message = _of_flavors(str(waits.get("message") or ""))
-    rest, found = re.subn(_TOO_LARGE, "", message.partition(": ")[2])  # before 0.19, the reason is that of any wait
-    return message if waits.get("reason") == "ExceedsMaxQuota" or (found and not rest.strip(", ")) else ""
-
-
-def _of_flavors(message: str) -> str:
-    head, found, rest = message.partition(": ")
-    if not found:
-        return message
-    kept = [clause for clause in rest.split(", ") if not _OTHER_FLAVOR.search(clause)]
-    return f"{head}: {', '.join(kept)}" if kept else message
-
-
-def for_nodes(scheduler: str, events: Sequence[Mapping[str, Any]]) -> str:
-    """Return why a pod has no node, or does not exist.
-
-    `scheduler`: the message of its condition; `events`: about the pod, or about its Job, in any order.
-    """
-    said = [_NO_PREEMPTION.sub("", scheduler)] if scheduler else []
-    asked = [
-        event for event in events if event.get("reason") in (*_AUTOSCALER, *refusals.REASONS) and not _passes(event)
-    ]
-    if asked:
-        said.append(str(max(asked, key=_time).get("message") or ""))
-    return "; ".join(filter(None, said))
-
-
-def _passes(event: Mapping[str, Any]) -> bool:
-    """Whether it is admitted later by itself: each large slice begins with pods whose first one has no node yet."""
-    return isinstance(of_admission(str(event.get("message"))), CloudUnavailable)
-
-
-def for_start(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return why a pod that has a node does not start, such as a volume that cannot be mounted; empty if nothing is said."""
-    warned = [event for event in events if event.get("type") == "Warning" and event.get("reason") != "FailedScheduling"]
-    return str(max(warned, key=_time).get("message") or "") if warned else ""
-
-
-def _time(event: Mapping[str, Any]) -> str:
-    seen = _at(event, "series", "lastObservedTime")
-    return str(seen or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")
+    return next(iter(dicts(at(jobset, "spec", "replicatedJobs"))), {})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import BadRequest, Preempted, QuotaError, SliceLost
-from orchestrator.places.gke.api import views
+from orchestrator.places.gke.api import fields, views, words
 from orchestrator.places.gke.objects.pod_api import PodPhase
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import SliceName
@@ -181,7 +181,7 @@ def test_a_refusal_before_the_newest_pod_was_made_is_over() -> None:
 
 
 def test_a_jobset_of_which_no_job_is_made_says_so_where_jobs_were_asked_for() -> None:
-    assert view(jobset(), jobs=()).native_state == f"Pending: {views.NO_JOB}"
+    assert view(jobset(), jobs=()).native_state == f"Pending: {words.NO_JOB}"
     full = refused("exceeded quota: q", "JobCreationFailed")
     assert view(jobset(), jobs=(), events=[full]).native_state == "Pending: exceeded quota: q", "others may free it"
     assert view(jobset(), jobs=({},)).native_state == "Pending: 2 of 2 pods have no node"
@@ -189,7 +189,7 @@ def test_a_jobset_of_which_no_job_is_made_says_so_where_jobs_were_asked_for() ->
 
 def test_a_priority_of_which_kueue_makes_no_workload_is_named() -> None:
     named = jobset(suspend=True, labels={"kueue.x-k8s.io/priority-class": "nope"})
-    why = f"Suspended: {views.NO_WORKLOAD}: is there a"
+    why = f"Suspended: {words.NO_WORKLOAD}: is there a"
     assert view(named).native_state == f"{why} WorkloadPriorityClass nope?"
     assert "nope" not in view(named, unread="workloads is forbidden").native_state
     of_pod = jobset(suspend=True)
@@ -356,7 +356,7 @@ def test_how_a_container_ended_is_its_code_and_what_it_noted(code: Any, rc: int 
 
 @pytest.mark.parametrize("text", [None, "", "soon", 1_790_000_000])
 def test_what_is_no_time_of_the_api_counts_as_not_said(text: Any) -> None:
-    assert views.time_of(text) is None
+    assert fields.time_of(text) is None
 
 
 def test_a_pod_without_any_field_is_of_unknown_phase() -> None:
@@ -405,32 +405,32 @@ def workload(message: str, kind: str = "QuotaReserved", status: str = "False") -
 def test_what_kueue_says_of_flavors_of_other_accelerators_is_left_out() -> None:
     others = ", ".join(f"flavor {name} doesn't match node affinity" for name in ("tpu-v4-podslice", "tpu7x"))
     why = "insufficient unused quota for google.com/tpu in flavor tpu-v5p-slice, 4 more needed"
-    found = views.for_kueue(workload(f"couldn't assign flavors to pod set slice: {others}, {why}"))
+    found = words.for_kueue(workload(f"couldn't assign flavors to pod set slice: {others}, {why}"))
     assert found == f"couldn't assign flavors to pod set slice: {why}"
 
 
 def test_a_job_for_which_no_flavor_fits_is_told_about_all() -> None:
     message = "couldn't assign flavors to pod set slice: flavor tpu7x doesn't match node affinity"
-    assert views.for_kueue(workload(message)) == message
+    assert words.for_kueue(workload(message)) == message
 
 
 def test_any_other_message_of_kueue_is_passed_on() -> None:
-    assert views.for_kueue(workload("LocalQueue tpu doesn't exist")) == "LocalQueue tpu doesn't exist"
-    assert views.for_kueue(workload("Preempted to accommodate a workload", "Evicted", "True")).startswith("Preempted")
-    assert views.for_kueue({"status": {}}) == "waits for Kueue"
-    assert views.for_kueue(None) == views.NOT_SEEN
+    assert words.for_kueue(workload("LocalQueue tpu doesn't exist")) == "LocalQueue tpu doesn't exist"
+    assert words.for_kueue(workload("Preempted to accommodate a workload", "Evicted", "True")).startswith("Preempted")
+    assert words.for_kueue({"status": {}}) == "waits for Kueue"
+    assert words.for_kueue(None) == words.NOT_SEEN
 
 
 def test_a_job_that_was_sent_back_says_why_before_why_it_still_waits() -> None:
     sent_back = workload("Preempted to accommodate a workload", "Evicted", "True")["status"]["conditions"]
     waits = workload("insufficient unused quota")["status"]["conditions"]
-    found = views.for_kueue({"status": {"conditions": [*waits, *sent_back]}})
+    found = words.for_kueue({"status": {"conditions": [*waits, *sent_back]}})
     assert found == "Preempted to accommodate a workload; insufficient unused quota"
 
 
 def test_that_the_first_pod_of_a_slice_comes_first_is_no_reason_to_wait() -> None:
     why = 'admission webhook "vpod.kb.io" denied the request: follower pod node selector for topology domain not found'
-    assert views.for_nodes("", [{"reason": "FailedCreate", "message": why}]) == ""
+    assert words.for_nodes("", [{"reason": "FailedCreate", "message": why}]) == ""
 
 
 def test_the_newest_word_of_the_autoscaler_stands_beside_that_of_the_scheduler() -> None:
@@ -447,6 +447,31 @@ def test_the_newest_word_of_the_autoscaler_stands_beside_that_of_the_scheduler()
         },
         {"reason": "TriggeredScaleUp", "message": "earlier", "lastTimestamp": "2026-09-21T14:13:20Z"},
     ]
-    said = views.for_nodes(scheduler, events)
+    said = words.for_nodes(scheduler, events)
     assert said == "0/8 nodes are available: 4 Insufficient google.com/tpu; pod didn't trigger scale-up"
-    assert views.for_nodes("", []) == ""
+    assert words.for_nodes("", []) == ""
+
+
+def test_a_jobset_that_starts_its_job_again_waits_for_the_pods_of_that_start() -> None:
+    """What is left of the pods before does not count, and that they were taken away ends nothing."""
+    made = jobset()
+    made["spec"]["failurePolicy"], made["status"]["restarts"] = {"maxRestarts": 3}, 1
+    old, new = running(0), running(1)
+    new["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] = "1"
+    old["status"]["conditions"] = [condition("DisruptionTarget", reason="EvictionByEvictionAPI")]
+    seen = view(made, old, new)
+    assert seen.state is SliceState.CREATING and seen.ran
+    again = running(0)
+    again["metadata"]["labels"] |= {"jobset.sigs.k8s.io/restart-attempt": "1"}
+    assert view(made, old, again, new).state is SliceState.READY
+    again["metadata"]["deletionTimestamp"] = CREATED
+    assert view(made, old, again, new).state is SliceState.CREATING
+    made["status"] = {"conditions": [condition("Failed")], "restarts": 1}
+    assert view(made, old).state is SliceState.TOMBSTONE
+
+
+def test_a_job_that_kueue_has_sent_back_has_run_if_it_may_be_started_again() -> None:
+    made, sent_back = jobset(suspend=True), {"status": {"conditions": [condition("Evicted", reason="Preempted")]}}
+    assert not view(made, workload=sent_back).ran
+    made["spec"]["failurePolicy"] = {"maxRestarts": 3}
+    assert view(made, workload=sent_back).ran and not view(made).ran

@@ -18,10 +18,13 @@ from orchestrator.errors import UserError
 from orchestrator.job.source import yaml_source
 from orchestrator.places.gke.objects.manifest import (
     IN,
+    LIFE,
     MAX_BYTES,
+    MAX_EXEC_TIME,
     RUN,
     ClusterJob,
     PodProgram,
+    deadlines,
     documents,
     room_for_code,
 )
@@ -364,3 +367,18 @@ def test_a_comment_stands_above_the_first_document() -> None:
     text = to_yaml([{"kind": "A"}, {"kind": "B"}], ["for you", ""])
     assert text == "# for you\n#\n---\nkind: A\n---\nkind: B\n"
     assert yaml_source.read(text.partition("---")[0]).mistakes  # nothing but comments
+
+
+def test_a_job_that_may_be_restarted_is_so_unless_it_fails_by_itself_or_its_time_is_over() -> None:
+    limits = deadlines(3600.0, wait_s=0.0, linger_s=None, queued=True, starts=4, grace_s=30.0)
+    jobset = jobset_of(job(queue="tpu", limits=limits, grace=30.0))
+    VALIDATOR.validate(jobset)
+    policy, of_pods = jobset["spec"]["failurePolicy"], job_of(jobset)["podFailurePolicy"]["rules"]
+    assert (policy["maxRestarts"], policy["restartStrategy"]) == (3, "BlockingRecreate")
+    assert [rule["onJobFailureReasons"] for rule in policy["rules"]] == [["PodFailurePolicy", "DeadlineExceeded"]]
+    assert [rule["action"] for rule in of_pods] == ["Count", "FailJob"]
+    assert of_pods[1]["onExitCodes"]["values"] == [71, 143]
+    assert pod_of(jobset)["terminationGracePeriodSeconds"] == 80
+    one = limits.job_s
+    assert one == 3600.0 + 900.0 + 20.0 and jobset["metadata"]["labels"][MAX_EXEC_TIME] == str(int(4 * one))
+    assert jobset["metadata"]["annotations"][LIFE] == str(int(4 * (one + 3600.0)))
