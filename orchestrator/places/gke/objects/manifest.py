@@ -289,8 +289,6 @@ def _container(job: ClusterJob) -> dict[str, Any]:
         "ports": [{"containerPort": port} for port in PORTS],
         "resources": {"requests": dict(chips), "limits": dict(chips)},
         **({"securityContext": {"privileged": True}} if job.target.privileged else {}),
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
         "volumeMounts": [
             {"name": "in", "mountPath": IN, "readOnly": True},
             {"name": "run", "mountPath": RUN},

@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import json
 import re
 from typing import Any
 
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke, jobset
 from orchestrator.errors import UserError
-from orchestrator.job.source import yaml_source
 from orchestrator.places.gke.objects.manifest import (
     IN,
     LIFE,
@@ -30,7 +28,7 @@ from orchestrator.places.gke.objects.manifest import (
 )
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.preparation import to_yaml
-from tests.fakes.cluster_jobs import CAPACITIES, NAME, PROGRAM, job
+from tests.fakes.cluster_jobs import CAPACITIES, NAME, job
 
 VALIDATOR = jsonschema.Draft202012Validator(jobset.schema())
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -101,55 +99,42 @@ def test_the_schema_refuses_an_unknown_field() -> None:
     assert [error.validator for error in VALIDATOR.iter_errors(jobset)] == ["additionalProperties"]
 
 
-def test_the_same_job_is_the_same_objects() -> None:
-    assert json.dumps(documents(job())) == json.dumps(documents(job()))
-
-
-def test_a_slice_of_several_hosts_is_one_job_of_as_many_pods_in_one_node_pool() -> None:
-    jobset = jobset_of(job("v6e-16"))
-    (replicated,) = jobset["spec"]["replicatedJobs"]
-    assert (replicated["name"], replicated["replicas"]) == ("slice", 1)
-    spec = job_of(jobset)
-    assert (spec["parallelism"], spec["completions"], spec["completionMode"]) == (4, 4, "Indexed")
-    assert (
-        jobset["metadata"]["annotations"]["alpha.jobset.sigs.k8s.io/exclusive-topology"]
-        == "cloud.google.com/gke-nodepool"
-    )
-
-
-@pytest.mark.parametrize(("machine_type", "hosts", "chips"), [(None, 1, 8), ("ct6e-standard-4t", 2, 4)])
-def test_eight_chips_are_one_host_or_two_and_each_selects_its_own_nodes(
-    machine_type: str | None, hosts: int, chips: int
+@pytest.mark.parametrize(("name", "machine_type", "hosts", "chips", "topology"), [
+    ("v6e-8", None, 1, 8, "2x4"), ("v6e-8", "ct6e-standard-4t", 2, 4, "2x4"), ("v6e-16", None, 4, 4, "4x4"),
+])  # fmt: skip
+def test_a_slice_is_one_job_of_a_pod_for_each_host_and_selects_its_own_nodes(
+    name: str, machine_type: str | None, hosts: int, chips: int, topology: str
 ) -> None:
-    jobset = jobset_of(job("v6e-8", machine_type=machine_type))
-    assert job_of(jobset)["parallelism"] == hosts
-    exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology" in jobset["metadata"]["annotations"]
-    assert exclusive is (hosts > 1), "a single host may share its node pool with other jobs"
+    jobset = jobset_of(job(name, machine_type=machine_type))
+    assert [each["name"] for each in jobset["spec"]["replicatedJobs"]] == ["slice"]
+    assert (job_of(jobset)["parallelism"], job_of(jobset)["completionMode"]) == (hosts, "Indexed")
+    exclusive = jobset["metadata"]["annotations"].get("alpha.jobset.sigs.k8s.io/exclusive-topology")
+    one_pool = "cloud.google.com/gke-nodepool"
+    assert exclusive == (one_pool if hosts > 1 else None), "a single host may share its node pool with other jobs"
     assert container_of(jobset)["resources"]["limits"] == {"google.com/tpu": chips}
     assert pod_of(jobset)["nodeSelector"] == {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
-        "cloud.google.com/gke-tpu-topology": "2x4",
+        "cloud.google.com/gke-tpu-topology": topology,
         "cloud.google.com/gke-accelerator-count": str(chips),
     }
 
 
-def test_several_slices_are_told_of_each_other() -> None:
-    one, two = jobset_of(job(slices=1)), jobset_of(job(slices=2))
-    assert not [name for name in environment_of(one) if name.startswith("MEGASCALE_")]
-    found = environment_of(two)
-    assert found["MEGASCALE_NUM_SLICES"] == "metadata.annotations['jobset.sigs.k8s.io/global-replicas']"
-    assert found["MEGASCALE_SLICE_ID"] == "metadata.annotations['jobset.sigs.k8s.io/job-global-index']"
-    assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "metadata.annotations['jobset.sigs.k8s.io/coordinator']"
-    assert two["spec"]["replicatedJobs"][0]["replicas"] == 2
-
-
-def test_a_pod_is_told_its_place() -> None:
+def test_a_pod_is_told_its_place_and_one_of_several_slices_of_the_others() -> None:
     found = environment_of(jobset_of(job("v6e-16", slices=3)))
-    assert found["TPUJOB_SLICE"] == "metadata.annotations['jobset.sigs.k8s.io/job-index']"
-    assert found["TPUJOB_COORDINATOR_NAME"] == "metadata.annotations['jobset.sigs.k8s.io/coordinator']"
-    assert found["TPUJOB_POD_IP"] == "status.podIP"
-    assert (found["TPUJOB_SLICES"], found["TPUJOB_HOSTS_PER_SLICE"]) == ("3", "4")
-    assert 20000 <= int(found["TPUJOB_COORDINATOR_PORT"]) < 30000
+    jobset = "metadata.annotations['jobset.sigs.k8s.io/{}']".format
+    assert 20000 <= int(found.pop("TPUJOB_COORDINATOR_PORT")) < 30000
+    assert found == {
+        "TPUJOB_SLICE": jobset("job-index"),
+        "TPUJOB_POD": "metadata.name",
+        "TPUJOB_POD_IP": "status.podIP",
+        "TPUJOB_COORDINATOR_NAME": jobset("coordinator"),
+        "TPUJOB_SLICES": "3",
+        "TPUJOB_HOSTS_PER_SLICE": "4",
+        "MEGASCALE_NUM_SLICES": jobset("global-replicas"),
+        "MEGASCALE_SLICE_ID": jobset("job-global-index"),
+        "MEGASCALE_COORDINATOR_ADDRESS": jobset("coordinator"),
+    }
+    assert not [name for name in environment_of(jobset_of(job())) if name.startswith("MEGASCALE_")]
 
 
 def test_the_control_plane_ends_the_job_by_itself() -> None:
@@ -177,18 +162,27 @@ def test_kueue_admits_a_job_that_begins_suspended_and_keeps_its_time() -> None:
     assert not [key for key in without["metadata"]["labels"] if "kueue" in key]
 
 
-@pytest.mark.parametrize(("kind", "selector", "tolerated"), [
-    ("on-demand", {}, []), ("spot", {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"]),
-    ("flex-start", {"cloud.google.com/gke-flex-start": "true"}, ["cloud.google.com/gke-flex-start"]),
-    ("flex-start together", {"cloud.google.com/gke-queued": "true"}, ["cloud.google.com/gke-queued"]),
-    ("reserved", {f"cloud.google.com/reservation-{key}": value for key, value in (
-        ("project", "my-project"), ("name", "r1"), ("blocks", "b1"), ("subblocks", "s1"))}, []),
+def reserved(name: str) -> Capacity:
+    return Capacity(Provisioning.RESERVED, reservation=name)
+
+
+@pytest.mark.parametrize(("capacity", "selector", "tolerated"), [
+    (CAPACITIES["on-demand"], {}, []), (CAPACITIES["spot"], {"gke-spot": "true"}, ["gke-spot"]),
+    (CAPACITIES["flex-start"], {"gke-flex-start": "true"}, ["gke-flex-start"]),
+    (CAPACITIES["flex-start together"], {"gke-queued": "true"}, ["gke-queued"]),
+    (CAPACITIES["reserved"], {"reservation-project": "my-project", "reservation-name": "r1",
+        "reservation-blocks": "b1", "reservation-subblocks": "s1"}, []),
+    (reserved("r1"), {"reservation-name": "r1"}, []),
+    (reserved("r1/reservationBlocks/b1"), {"reservation-name": "r1", "reservation-blocks": "b1"}, []),
+    (reserved("projects/my-p/reservations/r1"), {"reservation-project": "my-p", "reservation-name": "r1"}, []),
 ])  # fmt: skip
-def test_nodes_are_selected_by_their_capacity(kind: str, selector: dict[str, str], tolerated: list[str]) -> None:
-    pod = pod_of(jobset_of(job(capacity=CAPACITIES[kind])))
+def test_nodes_are_selected_by_their_capacity(
+    capacity: Capacity, selector: dict[str, str], tolerated: list[str]
+) -> None:
+    pod, cloud = pod_of(jobset_of(job(capacity=capacity))), "cloud.google.com/"
     own = {key: value for key, value in pod["nodeSelector"].items() if key not in gke.LABELS}
-    assert own == selector
-    assert [each["key"] for each in pod["tolerations"]] == ["google.com/tpu", *tolerated]
+    assert own == {cloud + key: value for key, value in selector.items()}
+    assert [each["key"] for each in pod["tolerations"]] == ["google.com/tpu", *(cloud + key for key in tolerated)]
 
 
 def test_nodes_that_are_asked_for_together_have_a_time_limit_of_seven_days_at_most() -> None:
@@ -197,17 +191,6 @@ def test_nodes_that_are_asked_for_together_have_a_time_limit_of_seven_days_at_mo
     assert jobset_of(job(capacity=together))["metadata"]["annotations"][key] == "4500"
     assert jobset_of(job(capacity=together, wait_s=7 * 86400.0))["metadata"]["annotations"][key] == "604800"
     assert key not in jobset_of(job(capacity=CAPACITIES["flex-start"]))["metadata"]["annotations"]
-
-
-@pytest.mark.parametrize(("reservation", "parts"), [
-    ("r1", {"name": "r1"}), ("r1/reservationBlocks/b1", {"name": "r1", "blocks": "b1"}),
-    ("projects/my-p/reservations/r1", {"project": "my-p", "name": "r1"}),
-])  # fmt: skip
-def test_a_reservation_may_be_named_without_its_project_and_its_blocks(reservation: str, parts: dict[str, str]) -> None:
-    pod = pod_of(jobset_of(job(capacity=Capacity(Provisioning.RESERVED, reservation=reservation))))
-    prefix = "cloud.google.com/reservation-"
-    found = {key.removeprefix(prefix): value for key, value in pod["nodeSelector"].items() if key.startswith(prefix)}
-    assert found == parts
 
 
 def test_every_object_and_every_pod_has_the_labels_by_which_it_is_found() -> None:
@@ -227,29 +210,16 @@ def test_every_object_and_every_pod_has_the_labels_by_which_it_is_found() -> Non
 
 
 def test_the_pods_run_the_program_of_the_config_map() -> None:
-    jobset, config_map = documents(job())
+    jobset = jobset_of(job())
     container = container_of(jobset)
     assert container["command"] == ["python3", "-IS", "/tpujob/in/agent.zip", "pod", "/tpujob/in", "/tpujob/run"]
     assert container["image"] == "us-docker.pkg.dev/p/r/train:1"
-    assert (container["name"], container["terminationMessagePath"]) == ("job", "/dev/termination-log")
+    assert container["name"] == "job" and "envFrom" not in container
     mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each for each in pod_of(jobset)["volumes"]}
     assert volumes[mounts["/tpujob/in"]]["configMap"] == {"name": NAME}
     assert volumes[mounts["/tpujob/run"]]["emptyDir"] == {}
     assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
-    assert json.loads(config_map["data"]["request.json"]) == PROGRAM.request
-    encoded = {name: base64.b64decode(content) for name, content in config_map["binaryData"].items()}
-    assert encoded == {"agent.zip": b"agent", "code.tar.gz": b"code"}
-
-
-def test_secrets_are_in_a_secret_and_nowhere_else() -> None:
-    jobset, secret, config_map = documents(job(program=PodProgram({}, b"agent", secrets={"TOKEN": "hush-4711"})))
-    others = (jobset, config_map)
-    assert (secret["kind"], config_map["kind"]) == ("Secret", "ConfigMap"), "the pods wait for the last one"
-    assert secret["stringData"] == {"TOKEN": "hush-4711"}
-    assert container_of(jobset)["envFrom"] == [{"secretRef": {"name": NAME}}]
-    assert "hush-4711" not in json.dumps(others)
-    assert "envFrom" not in container_of(jobset_of(job()))
 
 
 def test_the_target_is_in_the_pods() -> None:
@@ -298,7 +268,8 @@ def test_a_fragment_of_the_settings_and_then_that_of_the_job_are_merged_into_the
     assert [each["name"] for each in pod["volumes"]] == ["in", "run", "shm", "data"]
     assert [each["containerPort"] for each in container["ports"]] == [8471, 8431]
     assert [each["mountPath"] for each in container["volumeMounts"]] == [IN, RUN, "/dev/shm", "/data"]
-    assert container["command"] == container_of(plain)["command"] and container["envFrom"]
+    assert container["command"] == container_of(plain)["command"]
+    assert container["envFrom"] == [{"secretRef": {"name": NAME}}]
     assert [each["name"] for each in container["env"]][-2:] == ["A", "B"]
 
 
@@ -327,11 +298,6 @@ def test_what_does_not_fit_into_a_secret_is_refused() -> None:
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
-def test_the_objects_are_read_again_as_they_are() -> None:
-    made = documents(job(queue="tpu", slices=2))
-    assert list(yaml.safe_load_all(to_yaml(made))) == list(made)
-
-
 @given(st.dictionaries(TEXTS, TEXTS | st.integers() | st.booleans(), max_size=4))
 def test_any_text_is_read_again_as_it_is(value: dict[str, object]) -> None:
     assert list(yaml.safe_load_all(to_yaml([value]))) == [value]
@@ -339,19 +305,21 @@ def test_any_text_is_read_again_as_it_is(value: dict[str, object]) -> None:
 
 def test_text_that_a_reader_could_take_for_a_number_or_a_truth_value_is_in_quotes() -> None:
     ids = [
-        "1234567e12",
-        "0x1234abcd",
-        "0b10101010",
-        "0123456789",
-        "1_000",
-        "12:30",
-        "on",
-        "y",
-        "No",
-        "null",
-        "~",
-        "1.5",
         "",
+        *[
+            "1234567e12",
+            "0x1234abcd",
+            "0b10101010",
+            "0123456789",
+            "1_000",
+            "12:30",
+            "on",
+            "y",
+            "No",
+            "null",
+            "~",
+            "1.5",
+        ],
     ]
     text = to_yaml([{"labels": ids}])
     assert re.findall(r'^- (".*")$', text, re.M) == [f'"{each}"' for each in ids]
@@ -361,12 +329,6 @@ def test_scripts_are_readable_and_a_line_is_never_folded() -> None:
     text = to_yaml([{"script": "set -e\necho 1\n", "long": "x" * 500 + " " + "y" * 500}])
     assert "script: |\n  set -e\n  echo 1\n" in text
     assert max(len(line) for line in text.splitlines()) > 1000
-
-
-def test_a_comment_stands_above_the_first_document() -> None:
-    text = to_yaml([{"kind": "A"}, {"kind": "B"}], ["for you", ""])
-    assert text == "# for you\n#\n---\nkind: A\n---\nkind: B\n"
-    assert yaml_source.read(text.partition("---")[0]).mistakes  # nothing but comments
 
 
 def test_a_job_that_may_be_restarted_is_so_unless_it_fails_by_itself_or_its_time_is_over() -> None:
