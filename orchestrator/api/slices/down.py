@@ -131,7 +131,7 @@ def search(
     slice cannot be adopted, and with `everything` for slices that the ledger has closed and the API shows.
     """
     session.recover()
-    asked, *_ = answers = inventory.ask(session, [], alone=name is None)
+    asked, *_ = answers = inventory.ask(session, [], alone=True)
     for each in answers:
         session.reporter.notice("asked", each.summary)
     unknown = elsewhere.unknown(session, answers)

@@ -59,7 +59,7 @@ class Job:
         return self.worker.home.joinpath("tpujob", "runs", self.attempt, *parts)
 
     def verb(self, name: str, *more: str) -> str:
-        words = [sys.executable, "-P", "-m", "orchestrator.vm", name, self.attempt, "node", self.url, *more]
+        words = [sys.executable, "-P", "-m", "orchestrator.vm", name, "node", self.url, *more]
         return shlex.join(words)
 
     def start(self, phase: str, script: str, **variables: str) -> None:
