@@ -110,6 +110,7 @@ def test_a_phase_that_has_ended_by_itself_keeps_its_code_whatever_ends_the_pod_w
             pass
 
     monkeypatch.setattr(pod, "_Supervisor", Exited)
+    monkeypatch.setattr(pod.Limits, "_keep", lambda limits: None)  # a thread that never ends
     monkeypatch.setenv("TPUJOB_TERMINATION_LOG", str(tmp_path / "note"))
     (tmp_path / "request.json").write_text(json.dumps(request(*((name, "") for name in phases), **keys)))
     before = signal.getsignal(signal.SIGTERM)
