@@ -73,7 +73,7 @@ class Standing:
     patience_s: float | None = None  # a worker that does not answer for so long is lost; None: as `run.monitor` has it
     starts: tuple[
         float, ...
-    ] = ()  # of the job, at a place that starts it again by itself: each is an attempt; else nothing
+    ] = ()  # of the job, each an attempt, at a place that starts it again by itself; else nothing
 
     def cost(self, now: float) -> float | None:
         """Return the dollars so far; None without a known price."""

@@ -85,12 +85,9 @@ def test_kubectl_shows_what_status_and_show_do(gke: Gke) -> None:
 
 def posted(gke: Gke) -> list[dict[str, Any]]:
     """Return the bodies of what was created as tpujob's, in their order, as the server has read them."""
-    rows = [
-        each
-        for each in gke.cluster.requests(gke.space)
-        if each["verb"] == "create" and "dryRun" not in each["requestURI"]
-    ]
-    bodies = [each["requestObject"] for each in rows if each["objectRef"]["resource"] not in ("jobs", "pods")]  # tried
+    rows = [each for each in gke.cluster.requests(gke.space) if each["verb"] == "create"]
+    # Jobs and pods are only tried, before the rest is created.
+    bodies = [each["requestObject"] for each in rows if each["objectRef"]["resource"] not in ("jobs", "pods")]
     return [body for body in bodies if "tpujob" in (body["metadata"].get("labels") or {})]
 
 

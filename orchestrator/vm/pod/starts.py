@@ -127,13 +127,22 @@ class Starts:
 
     def _asked(self, place: Place, most_s: float) -> Start | None:
         """Return what worker 0 says; None: nothing for so long, or it was over before that."""
-        began = time.monotonic()
+        found: list[Start] = []
+        began, is_found = time.monotonic(), threading.Event()
+        where = place.names()[0], place.port + 1
+
+        def ask() -> None:
+            while not (found or self.over()) and time.monotonic() - began < most_s:
+                try:
+                    with socket.create_connection(where, timeout=ASK_S) as to, to.makefile("rb") as said:
+                        number, before_s = json.loads(said.read(200))
+                    found.append(Start(int(number), float(before_s)))
+                    is_found.set()
+                except (OSError, UnicodeError, ValueError, TypeError):  # it is not there yet
+                    time.sleep(LOOK_S)
+
+        threading.Thread(target=ask, name="ask", daemon=True).start()  # a resolver may hang
         while not self.over() and time.monotonic() - began < most_s:
-            try:
-                where = place.names()[0], place.port + 1
-                with socket.create_connection(where, timeout=ASK_S) as to, to.makefile("rb") as said:
-                    number, before_s = json.loads(said.read(200))
-                    return Start(int(number), float(before_s))
-            except (OSError, UnicodeError, ValueError, TypeError):  # it is not there yet
-                time.sleep(LOOK_S)
+            if is_found.wait(min(LOOK_S, most_s)):
+                return found[0]
         return None

@@ -283,7 +283,7 @@ def _refusal(seen: Seen) -> CloudError | None:
         return None
     since = [at(condition(seen.jobset, "Suspended", "False"), "lastTransitionTime")]
     since += [at(pod, "metadata", "creationTimestamp") for pod in seen.pods]
-    begun = max((at for at in map(time_of, since) if at is not None), default=0.0)
+    begun = max(filter(None, map(time_of, since)), default=0.0)
     recent = [each for each in seen.events if (time_of(words.time_seen(each)) or begun) >= begun]
     return refusals.of_events(sorted(recent, key=words.time_seen), pods, slices)
 

@@ -57,6 +57,7 @@ from tests.simulation.model.bench import driven
 from tests.unit.places.gke.api.store import Store, jobset, running
 
 NODES = ("gke-a", "gke-b")
+WORK = "work"  # the directory of what a job writes beside its artifacts
 
 
 class Nodes:
@@ -366,8 +367,8 @@ def test_collect_brings_what_is_beside_the_artifacts_from_the_bucket_to_another_
         return {path.relative_to(where).as_posix() for path in where.glob("worker0/**/*") if path.is_file()}
 
     collect(session, record.id, work="*.log", to=place)
-    assert came(place) == {"worker0/work/a.log", "worker0/work/b.log"}
-    assert came(Path(record.directory)) == {"worker0/artifacts/model", "worker0/work/c"}
+    assert came(place) == {f"worker0/{WORK}/a.log", f"worker0/{WORK}/b.log"}
+    assert came(Path(record.directory)) == {"worker0/artifacts/model", f"worker0/{WORK}/c"}
     with pytest.raises(UserError, match=r"--to: .* has files that are not known as this run's"):
         collect(session, record.id, work="*", to=Path(record.directory))
     collect(session, record.id, work="*.log")
