@@ -163,7 +163,8 @@ class ClusterStay(LeasedStay):
         began = await Now()
         again_by = None if lease.ready_by is None else began + lease.ready_by - lease.created_at
         ready_by = again_by if attempt.number > 1 else lease.ready_by
-        give_up_at = min((ready_by or lease.deadline) + capabilities.timings.provision_s, lease.deadline)
+        longest = ready_by if self.starts is None else again_by  # it may wait again
+        give_up_at = min((longest or lease.deadline) + capabilities.timings.provision_s, lease.deadline)
         known, known_at, since = "", began, began
         for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
             state = await self._look(

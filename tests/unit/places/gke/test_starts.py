@@ -90,6 +90,13 @@ def test_the_next_attempt_is_that_of_the_pods_that_count_it_with_the_time_that_i
     assert not cluster.stay.starts_again(LOST, Attempt("r1-3", "r1")), "it has begun as often as it may"
 
 
+def test_who_attaches_to_a_job_that_waits_to_be_started_again_waits_with_it_long_after_its_first_wait() -> None:
+    waiting = replace(seen("Suspended: quota", state=SliceState.QUEUED), ran=True)
+    cluster = Cluster(waiting, waiting, seen("Running", "new"), counted=(FIRST, SECOND))
+    cluster.time = 20_000.0
+    assert cluster.settled(1).starts == (10.0, 100.0)
+
+
 def test_a_job_that_the_cluster_starts_no_more_is_lost_and_one_that_was_never_counted_tells_its_end_itself() -> None:
     cluster = Cluster(seen("Running", "old"), seen("Failed", "old"), counted=(FIRST,))
     with pytest.raises(Preempted, match="the cluster does not start it again"):
