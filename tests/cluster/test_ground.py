@@ -22,7 +22,8 @@ def test_two_slices_complete_each_on_a_node_pool_and_each_pod_knows_its_place(cl
     first = (
         "TPUJOB_WORKER=$([ $HOSTNAME = j-slice-0-0 ] && echo 0) TPUJOB_WORKERS=4 TPUJOB_COORDINATOR=j-slice-0-0.j:20000"
     )
-    script = f"echo $HOSTNAME $JOB_COMPLETION_INDEX; getent hosts $HOSTNAME.j; {first} python3 -c '{MEET}'"
+    wait = "until getent hosts j-slice-0-0.j >/dev/null; do sleep 0.1; done"  # it may be the last that has an address
+    script = f"echo $HOSTNAME $JOB_COMPLETION_INDEX; getent hosts $HOSTNAME.j; {wait}; {first} python3 -c '{MEET}'"
     document = jobset("j", script, slices=2)
     document["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": NODE_POOL}
     submit(cluster, space, document)

@@ -12,6 +12,7 @@ from orchestrator.places.gke.api.kube_api import KubeApi, NotFound, of_admission
 from orchestrator.places.gke.objects.manifest import PRIORITY
 
 REASONS = ("FailedCreate", "JobCreationFailed")  # of events: no pod of a Job, no Job of a JobSet
+JOB = re.compile(r'^job "([^"]+)" creation failed')  # in a message of JobSet
 _QUOTA = re.compile(r"exceeded quota: \S+, requested: (\S+), used: \S+, limited: (\S+)")
 _UNITS = {"": 1.0, "m": 1e-3, **{f"{unit}{i}": float(base**n) for i, base in (("", 1000), ("i", 1024))
     for n, unit in enumerate("KMGTPE", 1)}, "k": 1e3}  # fmt: skip

@@ -30,6 +30,7 @@ MAX_RUN = "cloud.google.com/gke-max-run-duration-seconds"  # label of a node tha
 LATE = "DeadlineExceeded"  # the reason of a Job, and of a pod, whose time is over
 MAX_EXECUTION = "MaximumExecutionTime"  # in the reason of a Workload that Kueue suspends for good: its time is over
 _POD_SPEC = ("template", "spec", "template", "spec")  # in a replicated Job
+SETTLES_S = 3.0  # until what refuses knows what was just made: Kueue looks up the owner of a Job in a cache
 PATIENCE_S = 180.0  # for a registry that fails otherwise, and for a Secret that the node does not see
 _TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "NodeAffinity", "OutOfcpu", "Shutdown")
 
@@ -276,16 +277,30 @@ def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, Clou
 def _refusal(seen: Seen) -> CloudError | None:
     """Return what admission refuses for good of the Jobs and pods that are missing.
 
-    A refusal from before the JobSet was resumed, or before a pod was made, is over.
+    A refusal is over if it is from before the JobSet was resumed, or before what it is about was made after all. One that is
+    new is not believed: what refuses may only not know yet what was just made, and the cluster tries again.
     """
     pods, slices = pods_of(seen.jobset), number(_replicated(seen.jobset).get("replicas"), 1)
     if len(seen.pods) >= pods:
         return None
-    since = [at(condition(seen.jobset, "Suspended", "False"), "lastTransitionTime")]
-    since += [at(pod, "metadata", "creationTimestamp") for pod in seen.pods]
-    begun = max(filter(None, map(time_of, since)), default=0.0)
-    recent = [each for each in seen.events if (time_of(words.time_seen(each)) or begun) >= begun]
-    return refusals.of_events(sorted(recent, key=words.time_seen), pods, slices)
+    resumed = time_of(at(condition(seen.jobset, "Suspended", "False"), "lastTransitionTime")) or 0.0
+
+    def stands(event: Mapping[str, Any]) -> bool:
+        named = refusals.JOB.search(str(event.get("message")))
+        job = named[1] if named else str(at(event, "involvedObject", "name"))
+        if named and any(at(each, "metadata", "name") == job for each in seen.jobs or ()):
+            return False
+        said = time_of(words.time_seen(event))
+        of_job = [pod for pod in seen.pods if str(at(pod, "metadata", "name")).startswith(f"{job}-")]
+        made = [time_of(at(pod, "metadata", "creationTimestamp")) or 0.0 for pod in of_job]
+        if said is None:
+            return not made
+        settled = seen.server_now is None or said + SETTLES_S <= seen.server_now
+        # The time of a pod is cut to a whole second.
+        return settled and said >= max([resumed, *(each + 1.0 for each in made)])
+
+    events = sorted(filter(stands, seen.events), key=words.time_seen)
+    return refusals.of_events(events, pods, slices)
 
 
 def _unqueued(seen: Seen) -> str:

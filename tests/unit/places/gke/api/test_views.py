@@ -147,7 +147,8 @@ FULL = 'pods "x-0-" is forbidden: exceeded quota: q, requested: requests.google.
 
 
 def refused(message: str, reason: str = "FailedCreate", at: str = LATER, **more: Any) -> dict[str, Any]:
-    return {"type": "Warning", "reason": reason, "message": message, "eventTime": at, **more}
+    about = {"name": NODE if reason == "JobCreationFailed" else f"{NODE}-slice-0"}
+    return {"type": "Warning", "reason": reason, "message": message, "eventTime": at, "involvedObject": about, **more}
 
 
 @pytest.mark.parametrize(("event", "code"), [
@@ -174,10 +175,31 @@ def test_what_admission_refuses_for_good_ends_the_wait_with_its_words(event: dic
         assert overcome.state is SliceState.READY
 
 
-def test_a_refusal_before_the_newest_pod_was_made_is_over() -> None:
-    newer = running(0)
-    newer["metadata"]["creationTimestamp"] = "2026-09-21T14:15:00Z"
-    assert view(jobset(), newer, events=[refused(ENFORCED)]).error is None
+NOT_YET = (
+    f'job "{NODE}-slice-0" creation failed with error: admission webhook "m" denied the request: js "{NODE}" not found'
+)
+NEW = "2026-09-21T14:18:18.500000Z"  # 1.5 s before SERVER_NOW
+
+
+@pytest.mark.parametrize(("event", "made", "jobs", "refuses"), [
+    (refused(ENFORCED, at="2026-09-21T14:14:59Z"), "2026-09-21T14:15:00Z", None, False),
+    (refused(ENFORCED, at="2026-09-21T14:15:00.9Z"), "2026-09-21T14:15:00Z", None, False),
+    (refused(ENFORCED, at="2026-09-21T14:15:01Z"), "2026-09-21T14:15:00Z", None, True),
+    (refused(ENFORCED, at="2026-09-21T14:14:59Z", involvedObject={"name": f"{NODE}-slice-1"}), LATER, None, True),
+    (refused(NOT_YET, "JobCreationFailed"), LATER, None, False),
+    (refused(NOT_YET, "JobCreationFailed"), None, (), True),
+    (refused(NOT_YET, "JobCreationFailed"), None, ({"metadata": {"name": f"{NODE}-slice-0"}},), False),
+    (refused(NOT_YET, "JobCreationFailed", at=NEW), None, (), False),
+    (refused(ENFORCED, at=NEW), None, None, False),
+], ids=range(9))  # fmt: skip
+def test_a_refusal_is_over_once_that_is_made_and_is_not_believed_while_it_is_new(
+    event: dict[str, Any], made: str | None, jobs: Any, refuses: bool
+) -> None:
+    """Kueue once refused a Job as its cache did not know the JobSet yet, and JobSet made the Job a moment later."""
+    pods = [running(0)] if made else []
+    for each in pods:
+        each["metadata"]["creationTimestamp"] = made
+    assert (view(jobset(), *pods, jobs=jobs, events=[event]).error is not None) is refuses
 
 
 def test_a_jobset_of_which_no_job_is_made_says_so_where_jobs_were_asked_for() -> None:
