@@ -124,10 +124,8 @@ def _add(archive: tarfile.TarFile, shipment: Shipment) -> None:
     for each in manifest.files:
         member = _member(each.path, tarfile.REGTYPE, 0o755 if each.executable else 0o644)
         member.size = each.size_bytes
-        if each.size_bytes == 0:
-            archive.addfile(member, io.BytesIO())  # nothing is kept of an empty file
-            continue
-        with shipment.contents[each.sha256].open("rb") as content:
+        # Nothing is kept of an empty file.
+        with shipment.contents[each.sha256].open("rb") if each.size_bytes else io.BytesIO() as content:
             archive.addfile(member, content)
     for path, leads_to in manifest.links:
         member = _member(path, tarfile.SYMTYPE, 0o777)
@@ -148,49 +146,27 @@ HOLD_S = 120.0
 COORDINATOR_S = 60.0  # pods of a job start within less, and a job whose pods do not meet waits for it in vain
 
 
-def program_of(
-    spec: JobSpec,
-    chosen: Resolved,
-    *,
-    run: str,
-    node: str,
-    shape: ClusterShape,
-    file: str,
-    env: Mapping[str, str],
-    shipment: Shipment | None,
-    scratch: Path,
-) -> tuple[PodProgram, CodeArchive | None]:
-    """Return the program, and the code if it is to be uploaded to the request's `code_object` before anything is created.
-
-    `env`: the job's variables, with the values of secrets. `node`: the name of the JobSet. `file`: the name of the job file.
-    `scratch`: where the archive is written; the caller deletes it. Raises JobSpecError for code that fits nowhere.
-    """
-    archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
+def _request(
+    spec: JobSpec, chosen: Resolved, shape: ClusterShape, shipped: Shipment | None, run: str, node: str
+) -> dict[str, Any]:
+    """Return what the pods are told of the job itself. `node`: the name of the JobSet."""
     restarts = restarts_of(spec)
-    hidden = {name for name, value in spec.env.items() if secret_sources({name: value})}
-    told = {key: value for key, value in records.values_of(spec).items() if key not in records.OF_THIS_MACHINE}
-    request: dict[str, Any] = {
+    scripts = pod_scripts(
+        spec,
+        code_id=shipped.id if shipped else None,
+        environment=chosen.environment,
+        saved=saved_to(spec, run, periods.GOOGLE.save_s) if restarts else None,
+        node=node,
+    )
+    return {
         "schema": SCHEMA,
         "run": run,
         "max_restarts": restarts,
         "hold_s": HOLD_S + shape.target.grace if restarts and shape.pods > 1 else 0,
         "grace_s": shape.target.grace,
-        "phases": [
-            {"name": name, "script": script}
-            for name, script in pod_scripts(
-                spec,
-                code_id=shipment.id if shipment else None,
-                environment=chosen.environment,
-                saved=saved_to(spec, run, periods.GOOGLE.save_s) if restarts else None,
-                node=node,
-            )
-        ],
-        "env": {
-            "TPU_NAME": node,
-            "TPUJOB_TOPOLOGY": shape.slice.topology,
-            **{name: value for name, value in env.items() if name not in hidden},
-        },
-        "code_sha256": None if archive is None else archive.sha256,
+        "phases": [{"name": name, "script": script} for name, script in scripts],
+        "env": {"TPU_NAME": node, "TPUJOB_TOPOLOGY": shape.slice.topology},
+        "code_sha256": None,
         "code_object": None,
         "artifacts": list(artifacts.patterns(spec.artifacts)),
         "beside": artifacts.takes_all(spec.artifacts),
@@ -201,18 +177,23 @@ def program_of(
         "coordinator_s": COORDINATOR_S,
         "stall_s": spec.limits.stall,
     }
-    phases = [each["name"] for each in request["phases"]]
-    told["cluster"] = about = {"phases": phases, "pods": shape.pods, "code_object": None}
-    record = {"id": run, "name": str(spec.name), "job_path": file, "spec": told}
-    request["record"] = {"run": record, "attempt": f"{run}-1"}  # for machines without the ledger
+
+
+def _program(
+    spec: JobSpec, request: dict[str, Any], archive: CodeArchive | None, secrets: Mapping[str, str]
+) -> tuple[PodProgram, CodeArchive | None]:
+    """Return the program, and the code if it is to be uploaded to the request's `code_object` before anything is created.
+
+    Raises JobSpecError for code that fits nowhere.
+    """
     packed = agent.pod_archive()
-    secrets = {name: env[name] for name in sorted(hidden)}
     room = room_for_code(request, packed)
     if archive is None or archive.size_bytes <= room:
         return PodProgram(request, packed, None if archive is None else archive.path.read_bytes(), secrets), None
     if spec.bucket is None:
         raise _too_large(spec, format_size(archive.size_bytes), format_size(max(room, 0)))
-    request["code_object"] = about["code_object"] = f"{spec.bucket.rstrip('/')}/{run}/code.tar.gz"
+    at = f"{spec.bucket.rstrip('/')}/{request['run']}/code.tar.gz"
+    request["code_object"] = request["record"]["run"]["spec"]["cluster"]["code_object"] = at
     return PodProgram(request, packed, None, secrets), archive
 
 
@@ -264,17 +245,18 @@ def prepare(
     shipment = told_shipment(desk, spec, path, stack)
     node = names.node_name(desk.owner, lease_id)
     chosen = resolving.resolve(desk, spec, path, env, resolving.pods_of(shape.target.image))
-    program, upload = program_of(
-        spec,
-        chosen,
-        run=run,
-        node=node,
-        shape=shape,
-        file=path.name,
-        env=env,
-        shipment=shipment,
-        scratch=Path(stack.enter_context(TemporaryDirectory(prefix="tpujob-code-"))),
-    )
+    scratch = Path(stack.enter_context(TemporaryDirectory(prefix="tpujob-code-")))
+    archive = None if shipment is None else pack_code(shipment, scratch / "code.tar.gz")
+    hidden = {name for name, value in spec.env.items() if secret_sources({name: value})}
+    request = _request(spec, chosen, shape, shipment, run, node)
+    request["env"] |= {name: value for name, value in env.items() if name not in hidden}
+    request["code_sha256"] = archive and archive.sha256
+    told = {key: value for key, value in records.values_of(spec).items() if key not in records.OF_THIS_MACHINE}
+    phases = [each["name"] for each in request["phases"]]
+    told["cluster"] = {"phases": phases, "pods": shape.pods, "code_object": None}
+    record = {"id": run, "name": str(spec.name), "job_path": path.name, "spec": told}
+    request["record"] = {"run": record, "attempt": f"{run}-1"}  # for machines without the ledger
+    program, upload = _program(spec, request, archive, {name: env[name] for name in sorted(hidden)})
     job = ClusterJob(
         name=node,
         labels=manifest.labels_of(lease_id=lease_id, owner=desk.owner, name=spec.name, run=run),
