@@ -47,22 +47,13 @@ if TYPE_CHECKING:
 SPARE_S = 180.0  # beyond what the control plane keeps by itself: pods are stopped with a grace
 
 
-def draft_of(
-    desk: Desk,
-    spec: JobSpec,
-    job: ClusterJob,
-    documents: tuple[dict[str, Any], ...],
-    *,
-    project: str,
-    run: str,
-    lease_id: str,
-    detach: bool,
-) -> Draft:
+def draft_of(desk: Desk, spec: JobSpec, made: preparation.Prepared, project: str, *, detach: bool) -> Draft:
     """Return the lease and the request of one attempt. `project`: the identity of the cluster.
 
     `detach`: nothing may follow the job at its end, so its results stay for `limits.linger`.
     """
-    deadlines, now = job.deadlines, desk.now(GKE)
+    job, now = made.job, desk.now(GKE)
+    deadlines, lease_id = job.deadlines, job.labels[names.LEASE_ID]
     name = SliceName(project, job.target.namespace, job.name, queued=True)
     location = clusters.location(project)
     tpu = spec.tpu.alternatives[0]
@@ -80,7 +71,7 @@ def draft_of(
         created_at=now,
         provisioning=str(tpu.effective_provisioning),
         usd_per_hour=None if location is None else price(job, location)[0],
-        run=run,
+        run=job.labels[names.RUN],
         slices=job.slices,
     )
     request = SliceRequest(
@@ -90,7 +81,7 @@ def draft_of(
         spot=lease.spot,
         labels={names.LEASE_ID: lease_id},
         queue=QueueTerms(deadlines.wait_s, request_id=str(uuid.uuid4())),
-        manifests=documents,
+        manifests=made.documents(),
     )
     return Draft(lease, request)
 
@@ -131,12 +122,8 @@ class Cluster(LeasedPlace):
             made = prepare(desk, spec, path, run=run, lease_id=lease_id, env=env, stack=stack)
             bucket.check(desk, spec, made.job.target.location)
             requests = tuple(map(_request, _shown(made.documents())))
-        notes = (
-            *cluster_plan_lines(made.job, spec.bucket),
-            program_line(made.job.program),
-            *made.chosen.lines,
-            *made.chosen.warnings,
-        )
+        asked = (*cluster_plan_lines(made.job, spec.bucket), program_line(made.job.program))
+        notes = (*asked, *made.chosen.lines, *made.chosen.warnings)
         more = {"requests": list(requests), "cluster": _about(made.job)}
         shape = made.chosen.shape
         return PlanMade(GKE, None, plan_of(made.job), requests, notes, environment=shape, more=more)
@@ -150,11 +137,9 @@ class Cluster(LeasedPlace):
         _, lease_id = _new_ids()
         env = {**env, **bucket.variables(spec)}
         made = prepare(desk, spec, path, run=run.id, lease_id=lease_id, env=env, stack=stack)
-        target, documents = made.job.target, made.documents()
+        target = made.job.target
         project = clusters.identity(target.context, target.cluster, os.environ)
-        draft = draft_of(
-            desk, spec, made.job, documents, project=project, run=run.id, lease_id=lease_id, detach=wish.detach
-        )
+        draft = draft_of(desk, spec, made, project, detach=wish.detach)
         about = made.job.program.request["record"]["run"]["spec"]["cluster"]
         run = replace(run, spec=run.spec.having(cluster=about))  # for later commands
         wish.check_workers(made.job.pods)
@@ -169,7 +154,7 @@ class Cluster(LeasedPlace):
         if made.upload is not None:
             upload = partial(bucket.upload, desk.reporter, made.upload, made.code_object)
         stay = ClusterStay((draft,), upload, _results_at(run), made.job.pods, bucket.starts(run))
-        files = {MANIFEST: to_yaml(_shown(documents)), **made.chosen.files}
+        files = {MANIFEST: to_yaml(_shown(draft.request.manifests)), **made.chosen.files}
         return Prepared(run, attempt, stay, _phases(run.spec.cluster.phases), files=files)
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
@@ -215,7 +200,7 @@ def _results_at(run: RunRecord) -> str | None:
     return f"{run.spec.bucket}/{run.id}" if run.spec.bucket else None
 
 
-def _shown(documents: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+def _shown(documents: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the objects without the values of secrets."""
     return [each for each in documents if each["kind"] != "Secret"]
 
