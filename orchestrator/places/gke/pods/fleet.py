@@ -112,15 +112,7 @@ class PodFleet:
             threading.Thread(target=self._watch, name="watch-pods", daemon=True).start()
 
     def _follower(self, worker: WorkerAddress) -> Follower:
-        return Follower(
-            self._api,
-            worker,
-            self._views,
-            wakeup=self._wakeup,
-            on_notice=self._on_notice,
-            now=self._now,
-            results=self._results,
-        )
+        return Follower(self._api, worker, self._views, self._results, self._wakeup, self._on_notice, self._now)
 
     def wait(self, timeout_s: float) -> FleetStatus:
         """Wait until a worker's state changes, `timeout_s` at most; return all states. Returns at once when all ended."""

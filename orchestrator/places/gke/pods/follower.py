@@ -34,11 +34,10 @@ class Follower(WorkerFollower):
         api: PodApi,
         worker: WorkerAddress,
         views: PodViews,
-        *,
+        results: ReadResult | None,
         wakeup: Wakeup,
         on_notice: Callable[[str], None],
         now: Callable[[], float],
-        results: ReadResult | None,
     ) -> None:
         """`results`: where those in the bucket of the job are read, if it has one.
 
