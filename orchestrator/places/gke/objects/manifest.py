@@ -39,9 +39,7 @@ class Deadlines:
     pod_s: float  # from the start of a pod, by the kubelet
     job_s: float  # from the creation, or from the admission by Kueue
     kept_s: float  # from the end of the job until the JobSet and everything it owns is deleted
-    life_s: (
-        float  # from the creation to the end of the job at the latest, if it waits no longer than `wait_s` each time
-    )
+    life_s: float  # from the creation to the latest end of the job, if it waits no longer than `wait_s` each time
     starts: int = 1  # at most
 
 
