@@ -144,7 +144,7 @@ class Cluster(LeasedPlace):
         run = replace(run, spec=run.spec.having(cluster=about))  # for later commands
         wish.check_workers(made.job.pods)
         bucket.check(desk, spec, target.location or clusters.location(project))
-        cast("ClusterCloud", desk.cloud(GKE)).check(project, documents)
+        cast("ClusterCloud", desk.cloud(GKE)).check(project, draft.request.manifests)
         if wish.sweep is None:  # of a sweep, it was said before the first of its runs
             desk.reporter.notice("cloud", f"cluster {clusters.short_name(project)}: `on: gke`")
             for line in (*cluster_plan_lines(made.job, _results_at(run)), program_line(made.job.program), *fetched):
