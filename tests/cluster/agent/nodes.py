@@ -95,7 +95,9 @@ class Pool:
     wanted_by: str  # the Job that it was made for
     namespace: str
     nodes: list[Node]
+    hosts: int
     idle_since: float | None = None
+    is_cordoned: bool = False
 
 
 @dataclass
@@ -154,7 +156,7 @@ class Pools:
             name = f"{form.kind.name}-{form.hosts}-pool-{self._made}"
             labels = {**pod["spec"]["nodeSelector"], **_labels(form), OF_NAMESPACE: namespace, NODE_POOL: name}
             nodes = [await self._nodes.make(f"gke-{name}-{host}", form, labels) for host in range(form.hosts)]
-            self._pools[name] = Pool(name, _group(pod), namespace, nodes)
+            self._pools[name] = Pool(name, _group(pod), namespace, nodes, form.hosts)
 
     async def _scale_down(self, pods: list[Object]) -> None:
         busy = _busy(pods)
@@ -163,13 +165,20 @@ class Pools:
         ]
         waiting = {_group(pod) for pod in unbound}
         for pool in list(self._pools.values()):
-            if any(node.name in busy for node in pool.nodes) or pool.wanted_by in waiting:
-                pool.idle_since = None
-                continue
-            pool.idle_since = pool.idle_since or time.monotonic()
-            if time.monotonic() - pool.idle_since >= self.supply[pool.namespace].idle_s:
+            in_use = any(node.name in busy for node in pool.nodes) or pool.wanted_by in waiting
+            pool.idle_since = None if in_use else pool.idle_since or time.monotonic()
+            over_s = 0.0 if in_use else time.monotonic() - (pool.idle_since or 0.0) - self.supply[pool.namespace].idle_s
+            # A pod that is bound to it meanwhile keeps it, and what is left of a slice takes no more pods.
+            await self._cordon(pool, len(pool.nodes) < pool.hosts or (over_s >= 0 and not in_use))
+            if over_s >= BEAT_S:
                 for node in pool.nodes:
                     await self._nodes.remove(node)
+
+    async def _cordon(self, pool: Pool, cordoned: bool) -> None:
+        if pool.is_cordoned is not cordoned:
+            for node in pool.nodes:
+                await self._api.call("PATCH", f"/api/v1/nodes/{node.name}", {"spec": {"unschedulable": cordoned}})
+            pool.is_cordoned = cordoned
 
 
 def _busy(pods: list[Object]) -> set[str | None]:

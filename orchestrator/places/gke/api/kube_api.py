@@ -72,9 +72,11 @@ def of_reply(status: int, body: bytes, *, retry_after: str | None = None, server
 
 _OF_RIGHTS = 'is forbidden: User "'  # of RBAC, and of Google's IAM
 _ADMISSION = (" is forbidden: ", "admission webhook", "denied the request", "Warden", " is invalid: ")
-# A server that starts, a namespace that is new; and JobSet, which makes the first pod of a slice before the others.
+# A server that starts, a namespace that is new, a webhook that does not know the JobSet yet; and JobSet, which makes the first
+# pod of a slice before the others, and asks for its node, which may be gone while that pod is there.
 _PASSES = re.compile(
     r'\b(follower|leader) pod\b|not yet ready to|status unknown for quota|serviceaccount "default" not found'
+    r'|webhook .*: (Node|JobSet\S*) "[^"]*" not found'
 )
 
 

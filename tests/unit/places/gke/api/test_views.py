@@ -160,9 +160,12 @@ def refused(message: str, reason: str = "FailedCreate", at: str = LATER, **more:
     (refused(f"Error creating: {FULL.format(0)}limited: requests.google.com/tpu=7"), 69),
     (refused(f"Error creating: {FULL.format(8)}limited: requests.google.com/tpu=8"), None),
     (refused('Error creating: Internal error occurred: failed calling webhook "w": no endpoints available'), None),
+    (refused('Error creating: admission webhook "m" denied the request: Node "gke-a" not found'), None),
+    (refused('job "j" creation failed with error: admission webhook "m" denied the request: JobSet.x "j" not found',
+             "JobCreationFailed"), None),
     (refused(f"Error creating: {ENFORCED}", at=CREATED), None),
     (refused(f"Error creating: {ENFORCED}", at=CREATED, series={"lastObservedTime": LATER}), 64),
-], ids=range(10))  # fmt: skip
+], ids=range(12))  # fmt: skip
 def test_what_admission_refuses_for_good_ends_the_wait_with_its_words(event: dict[str, Any], code: int | None) -> None:
     """A refusal from before the JobSet was resumed is over; a quota that is only used up may be free again."""
     resumed = {**condition("Suspended", status="False"), "lastTransitionTime": "2026-09-21T14:13:30Z"}
@@ -175,9 +178,7 @@ def test_what_admission_refuses_for_good_ends_the_wait_with_its_words(event: dic
         assert overcome.state is SliceState.READY
 
 
-NOT_YET = (
-    f'job "{NODE}-slice-0" creation failed with error: admission webhook "m" denied the request: js "{NODE}" not found'
-)
+NOT_YET = f'job "{NODE}-slice-0" creation failed with error: admission webhook "m" denied the request: no such set'
 NEW = "2026-09-21T14:18:18.500000Z"  # 1.5 s before SERVER_NOW
 
 
