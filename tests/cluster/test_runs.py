@@ -36,7 +36,7 @@ def test_a_job_of_two_pods_comes_back_with_logs_results_and_a_page_and_leaves_no
 
 def test_a_worker_that_fails_ends_the_others_and_the_run_has_its_code(gke: Gke) -> None:
     done = gke.run("[ $TPUJOB_WORKER = 0 ] || exit 3; sleep 300", pods=2, tpu={"provisioning": "spot"})
-    assert done.returncode == 3 and "first on worker1" in done.text, done.text
+    assert done.returncode == 3 and "on worker1 with code 3" in done.text, done.text
     assert gke.left() == []
 
 
