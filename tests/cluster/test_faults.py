@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.places.gke.api.refusals import REASONS
 from tests.cli_fixture import Command
 from tests.cluster.fixture import Cluster
 from tests.cluster.gke_fixture import HOLD, Gke, block
@@ -79,7 +80,7 @@ def test_what_admission_refuses_ends_the_run_soon_in_its_words(
         rule(gke)
     done = gke.run(HOLD, gke=keys, pods=2, env={} if rights is None else as_user(gke, **rights))
     events = gke.cluster.get("events", "-n", gke.space)
-    if any(each["reason"] == "JobCreationFailed" and " not found" in each["message"] for each in events):
+    if rule is no_jobs and any(" not found" in each["message"] for each in events if each["reason"] == REASONS[1]):
         # Kueue's cache did not know the JobSet at the first try, and the event keeps the words of the first refusal.
         code, words = 69, "JobSet has made no Job of it"
     assert done.returncode == code and words in done.stderr, done.text
