@@ -13,27 +13,18 @@ from unittest.mock import Mock
 
 import pytest
 
+from orchestrator import errors
 from orchestrator.api.jobs.elsewhere import look_for_run
 from orchestrator.api.jobs.ending import cancel_run, collect
 from orchestrator.api.results.pages import of_another_process
 from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
 from orchestrator.api.slices.status import left_by_ended
-from orchestrator.errors import (
-    AuthError,
-    CloudError,
-    CloudUnavailable,
-    DeadlineExceeded,
-    PayloadFailed,
-    Preempted,
-    SliceLost,
-    TpujobError,
-    UserError,
-)
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TpujobError, UserError
 from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.hosts.shipping import tree
-from orchestrator.hosts.shipping.shipment import Shipment, make_shipment
+from orchestrator.hosts.shipping.shipment import make_shipment
 from orchestrator.job import job_spec
 from orchestrator.job.cluster import ClusterWish
 from orchestrator.places.gke import by_hand
@@ -66,7 +57,7 @@ class Nodes:
     def __init__(self, *until_s: float) -> None:
         self.time, self.until = 0.0, dict(zip(NODES, until_s, strict=False))
         self.busy: set[str] = set()
-        self.errors: list[CloudError] = []
+        self.errors: list[errors.CloudError] = []
         self.told: list[str] = []
 
     def answer(self, effect: Effect[Any]) -> Any:
@@ -91,7 +82,8 @@ def test_a_run_ends_with_its_objects_and_names_the_nodes_that_stay() -> None:
     driven(stay.tell_rest(lease, watch=False), cloud.answer)
     ran = f"nodes the job ran on 2 nodes ({', '.join(NODES)}), billed until the cluster deletes them"
     assert cloud.told == [f"{ran}; `tpujob status` shows those left, `--watch-nodes` waits"] and cloud.time == 0.0
-    driven(ClusterStay().tell_rest(lease, watch=False), Mock(side_effect=AssertionError))
+    for without in (ClusterStay().tell_rest(lease, watch=False), report_nodes("a-cluster", ())):
+        driven(without, Mock(side_effect=AssertionError))
 
 
 @pytest.mark.parametrize(("until_s", "more", "number", "line"), [
@@ -100,9 +92,9 @@ def test_a_run_ends_with_its_objects_and_names_the_nodes_that_stay() -> None:
     ((95, 1e9), {}, -1, "warning nodes STILL THERE, and billed: 1 node of pool pool (gke-b); a minimum size"),
     ((95, 1e9), {"busy": {"gke-b"}}, -1,
      "the node is gone after 1 m 45 s; 1 node of pool pool (gke-b), 1 in use by others"),
-    ((0, 0), {"errors": [AuthError("nodes is forbidden")]}, 0,
+    ((0, 0), {"errors": [errors.AuthError("nodes is forbidden")]}, 0,
      "you may not read nodes, so that they are gone is not known: nodes is forbidden"),
-    ((0, 0), {"errors": [CloudUnavailable("503")]}, 0, "all 2 nodes are gone after"),
+    ((0, 0), {"errors": [errors.CloudUnavailable("503")]}, 0, "all 2 nodes are gone after"),
 ])  # fmt: skip
 def test_nodes_are_watched_until_they_are_gone_or_stay(
     until_s: tuple[float, float], more: dict[str, Any], number: int, line: str
@@ -115,10 +107,6 @@ def test_nodes_are_watched_until_they_are_gone_or_stay(
     assert told[number].startswith(line)
 
 
-def test_without_nodes_nothing_is_asked() -> None:
-    driven(report_nodes("a-cluster", ()), Mock(side_effect=AssertionError))
-
-
 LEASE = lease_and_request().lease
 
 
@@ -127,53 +115,42 @@ def ended(index: int, rc: int | None = None, why: str = "", detail: str = "", **
     return WorkerStatus(index, state, 100.0 + index, 0, rc, why=why, detail=detail, **more)
 
 
-def of(*workers: WorkerStatus) -> TpujobError | None:
-    return verdict(LEASE, FleetStatus(workers), "r1")
-
-
 OOM = "the job on worker0 was killed: it took more memory than there is (OOMKilled)"
 NODE = LEASE.name.node
 
 
-@pytest.mark.parametrize(("worker", "kind", "code", "words"), [
-    (ended(0, 124, "deadline", stopped=True), DeadlineExceeded, 124, "the job reached limits.max_duration and was stopped"),
-    (ended(0, 3, "setup"), PayloadFailed, 3, "the setup failed on worker0 with code 3"),
-    (ended(0, why="stalled"), SliceLost, 71, "the job printed nothing for `limits.stall` and was stopped"),
-    (ended(0, why="OOMKilled"), PayloadFailed, 63, OOM),
-    (ended(0, why="failed", detail="no room"), SliceLost, 71, "worker0 could not begin the job: no room"),
-    (ended(0, why="gone", detail="its pod was deleted"), SliceLost, 71, f"worker0 of {NODE} was lost: its pod was deleted"),
-    (ended(0, why="Evicted", detail="low on disk"), Preempted, 71, f"worker0 of {NODE} was lost: Evicted: low on disk"),
+LATE, TOO_LONG = ended(0, 124, "deadline", stopped=True), "the job reached limits.max_duration and was stopped"
+
+
+@pytest.mark.parametrize(("workers", "kind", "code", "words"), [
+    ([LATE], DeadlineExceeded, 124, TOO_LONG),
+    ([ended(0, 3, "setup")], PayloadFailed, 3, "the setup failed on worker0 with code 3"),
+    ([ended(0, why="stalled")], SliceLost, 71, "the job printed nothing for `limits.stall` and was stopped"),
+    ([ended(0, why="OOMKilled")], PayloadFailed, 63, OOM),
+    ([ended(0, why="failed", detail="no room")], SliceLost, 71, "worker0 could not begin the job: no room"),
+    ([ended(0, why="gone", detail="its pod was deleted")], SliceLost, 71, f"worker0 of {NODE} was lost: its pod was deleted"),
+    ([ended(0, why="Evicted", detail="low on disk")], Preempted, 71, f"worker0 of {NODE} was lost: Evicted: low on disk"),
+    # a pod that was taken away explains the failures of the others
+    ([ended(0, 1), ended(1, why="Preempting")], Preempted, 71, f"worker1 of {NODE} was lost: Preempting"),
+    # one that the cluster stops beside one that has ended is not the cause, however early it is known
+    *(([ended(0, why=why), replace(LATE, index=1)], DeadlineExceeded, 124, TOO_LONG) for why in ("stopped", "gone")),
+    *(([ended(0, why="stopped"), ended(1, why=why, detail="no such file")], SliceLost, 71,
+       f"worker1 could not begin the job: {why}: no such file") for why in ("ContainerCannotRun", "StartError")),
 ])  # fmt: skip
 def test_each_end_has_its_words_and_its_code(
-    worker: WorkerStatus, kind: type[TpujobError], code: int, words: str
+    workers: list[WorkerStatus], kind: type[TpujobError], code: int, words: str
 ) -> None:
-    error = of(worker)
+    error = verdict(LEASE, FleetStatus(tuple(workers)), "r1")
     assert type(error) is kind and (error.exit_code, error.message) == (code, words)
+    assert ("could not begin" in words) is (isinstance(error, SliceLost) and error.reason == "not-begun")
 
 
-def test_the_jobs_own_code_is_left_to_the_job() -> None:
-    assert of(ended(0, 5)) is of(ended(0, 124)) is of(ended(0, why="lost")) is None
-
-
-def test_a_pod_that_was_taken_away_explains_the_failures_of_the_others_and_a_deleted_one_does_not() -> None:
-    taken = of(ended(0, 1), ended(1, why="Preempting"))
-    assert isinstance(taken, Preempted) and "worker1" in taken.message
-    assert of(ended(0, 1), ended(1, why="gone")) is None
-
-
-@pytest.mark.parametrize("stopped", ["stopped", "gone"])
-def test_a_pod_that_the_cluster_stops_beside_one_that_has_ended_is_not_the_cause_however_early_it_is_known(
-    stopped: str,
-) -> None:
-    assert of(ended(0, why=stopped), ended(1, 7)) is None
-    assert isinstance(of(ended(0, why=stopped), ended(1, 124, "deadline", stopped=True)), DeadlineExceeded)
-
-
-@pytest.mark.parametrize("why", ["ContainerCannotRun", "StartError"])
-def test_a_container_that_cannot_start_is_no_loss_of_its_pod(why: str) -> None:
-    error = of(ended(0, why="stopped"), ended(1, why=why, detail="python3: no such file"))
-    assert type(error) is SliceLost and error.reason == "not-begun"
-    assert error.message == f"worker1 could not begin the job: {why}: python3: no such file"
+@pytest.mark.parametrize("workers", [
+    [ended(0, 5)], [ended(0, 124)], [ended(0, why="lost")], [ended(0, 1), ended(1, why="gone")],
+    [ended(0, why="stopped"), ended(1, 7)], [ended(0, why="gone"), ended(1, 7)],
+])  # fmt: skip
+def test_the_jobs_own_code_is_left_to_the_job(workers: list[WorkerStatus]) -> None:
+    assert verdict(LEASE, FleetStatus(tuple(workers)), "r1") is None
 
 
 def test_the_commands_name_namespace_lease_and_context() -> None:
@@ -182,11 +159,8 @@ def test_the_commands_name_namespace_lease_and_context() -> None:
     assert by_hand.look_commands(name, "0123456789") == (f"kubectl get {every}",)
     assert by_hand.delete_command(name, "0123456789") == f"kubectl delete {every}", "also without its JobSet"
     assert by_hand.delete_command(name) == f"kubectl delete {every}", "also where only its leavings were found"
-
-
-def test_a_cluster_without_a_context_is_that_of_your_own() -> None:
-    name = SliceName("projects/p/locations/us-central1/clusters/one", "team", "tpujob-abc123-0123456789", queued=True)
-    assert "--context" not in by_hand.delete_command(name)
+    named = replace(name, project="projects/p/locations/us-central1/clusters/one")
+    assert "--context" not in by_hand.delete_command(named), "it is that of your own"
 
 
 def files(directory: Path) -> Path:
@@ -201,43 +175,30 @@ def files(directory: Path) -> Path:
     return code
 
 
-def shipment(directory: Path, code: Path) -> Shipment:
-    return make_shipment(tree.survey({".": tree.Source(code, gitignore=True)}), directory / "store")
-
-
 def packed(directory: Path, name: str = "code.tar.gz") -> CodeArchive:
-    return pack_code(shipment(directory, directory / "code"), directory / name)
+    surveyed = tree.survey({".": tree.Source(directory / "code", gitignore=True)})
+    return pack_code(make_shipment(surveyed, directory / "store"), directory / name)
 
 
-def test_the_same_files_are_the_same_bytes_whenever_they_were_written(tmp_path: Path) -> None:
-    code = files(tmp_path)
-    first = packed(tmp_path, "a")
+def test_the_same_files_are_the_same_bytes_which_tell_nothing_of_this_machine(tmp_path: Path) -> None:
+    code, first = files(tmp_path), packed(tmp_path, "a")
     os.utime(code / "train.py", (1, 1))
     (code / "run.sh").chmod(0o700)
     second = packed(tmp_path, "b")
     assert first.path.read_bytes() == second.path.read_bytes()
     assert first.path.read_bytes()[4:8] == bytes(4), "no time in the head of gzip"
+    with tarfile.open(first.path) as archive:
+        told = {(each.uid, each.gid, each.uname, each.gname, each.mtime) for each in archive.getmembers()}
+    assert told == {(0, 0, "", "", 0)}
     assert (first.sha256, first.size_bytes) == (second.sha256, len(second.path.read_bytes()))
     (code / "train.py").write_text("print(2)\n")
     assert packed(tmp_path, "c").sha256 != first.sha256
 
 
-def test_an_archive_tells_nothing_of_this_machine(tmp_path: Path) -> None:
-    files(tmp_path)
-    with tarfile.open(packed(tmp_path).path) as archive:
-        members = archive.getmembers()
-    assert {(member.uid, member.gid, member.uname, member.gname, member.mtime) for member in members} == {
-        (0, 0, "", "", 0)
-    }
-
-
 def test_the_pods_unpack_what_was_packed(tmp_path: Path) -> None:
-    code = files(tmp_path)
-    archive = packed(tmp_path)
-    unpack(str(tmp_path), {"code_sha256": archive.sha256}, str(tmp_path / "work"), None)  # type: ignore[arg-type]
-    work = tmp_path / "work"
-    found = {path.relative_to(work).as_posix() for path in work.rglob("*")}
-    assert found == {path.relative_to(code).as_posix() for path in code.rglob("*")}
+    code, archive, work = files(tmp_path), packed(tmp_path), tmp_path / "work"
+    unpack(str(tmp_path), {"code_sha256": archive.sha256}, str(work), None)  # type: ignore[arg-type]
+    assert {path.relative_to(work) for path in work.rglob("*")} == {path.relative_to(code) for path in code.rglob("*")}
     assert (work / "train.py").read_text() == (work / "package" / "same.py").read_text() == "print(1)\n"
     assert (work / "package" / "link.py").readlink() == Path("../train.py")
     assert (work / "package" / "__init__.py").read_bytes() == b""
@@ -277,13 +238,14 @@ def stored(objects: Objects, record: RunRecord) -> list[str]:
     return [each.name for each in objects.list(f"gs://my-bucket/runs/{record.id}/")]
 
 
-def test_the_next_command_deletes_the_code_of_a_run_whose_process_was_killed(
-    session: Session, objects: Objects, tmp_path: Path
-) -> None:
-    record = begun(session, objects, tmp_path)
-    assert stored(objects, record)
+def test_the_code_of_a_run_without_a_process_is_deleted(session: Session, objects: Objects, tmp_path: Path) -> None:
+    killed = begun(session, objects, tmp_path)
+    assert stored(objects, killed)
     session.recover()
-    assert session.ledger.run(record.id)[1].state.ended
+    assert session.ledger.run(killed.id)[1].state.ended and stored(objects, killed) == []
+    record = begun(session, objects, tmp_path)
+    assert session.locks.lock(f"{record.id}-1"), "so that the run counts as alive"
+    cancel_run(session, *session.ledger.run(record.id))
     assert stored(objects, record) == []
 
 
@@ -317,7 +279,7 @@ def test_a_run_of_another_machine_is_taken_over_as_its_objects_say(
 @pytest.mark.parametrize(("nodes", "hours", "told"), [
     ([("gke-a", False), ("gke-b", True)], 1, ["ended runs have left 1 node (gke-a), billed until the cluster deletes them"]),
     ([("gke-b", True), ("gke-c", False)], 1, []), ([("gke-a", False)], 25, []),
-    (AuthError("no nodes for you"), 1, ["whether the nodes of ended runs are gone is not known: no nodes for you"]),
+    (errors.AuthError("no nodes for you"), 1, ["whether the nodes of ended runs are gone is not known: no nodes for you"]),
 ])  # fmt: skip
 def test_status_names_the_nodes_of_ended_runs_until_they_are_gone_or_others_use_them(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: Any, hours: int, told: list[str]
@@ -338,18 +300,7 @@ def test_status_names_the_nodes_of_ended_runs_until_they_are_gone_or_others_use_
     assert list(left_by_ended(session)) == told
 
 
-def test_cancel_deletes_the_code_of_a_run_that_is_not_followed(
-    session: Session, objects: Objects, tmp_path: Path
-) -> None:
-    record = begun(session, objects, tmp_path)
-    assert session.locks.lock(f"{record.id}-1"), "so that the run counts as alive"
-    cancel_run(session, *session.ledger.run(record.id))
-    assert stored(objects, record) == []
-
-
-def test_collect_brings_what_is_beside_the_artifacts_from_the_bucket_to_another_place(
-    session: Session, objects: Objects, tmp_path: Path
-) -> None:
+def test_collect_brings_what_is_beside_the_artifacts(session: Session, objects: Objects, tmp_path: Path) -> None:
     record, place = begun(session, objects, tmp_path), tmp_path / "there"
     session.recover()
     sizes = {"artifacts/model": 1, "work/a.log": 2, "work/b.log": 3, "work/c": 4}

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 import httpx2
 
 from orchestrator.places.gke.api.kube_api import KubeApi, Rights
+from tests.fakes.cluster_jobs import NAME as NODE
 
 Answer = httpx2.Response | Exception
 KINDS = {"jobsets", "jobs", "pods", "configmaps", "secrets", "workloads", "namespaces", "events", "nodes"}
@@ -19,14 +20,13 @@ def refusal(code: int, reason: str, message: str = "said so") -> httpx2.Response
 
 
 class Store:
-    """`instead` may answer a call before the store does; None lets it pass. `calls` has every method and path."""
+    """`instead` may answer a call before the store does; None lets it pass. `sent` has every request."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.instead: Callable[[httpx2.Request], Answer | None] = lambda request: None
         self.after: Callable[[httpx2.Request], Answer | None] = lambda request: None
-        self.calls: list[str] = []
-        self.bodies: dict[str, dict[str, Any]] = {}  # of what was posted last, by path
+        self.sent: list[httpx2.Request] = []
         self.page_rows = 500
         self._made = 0
 
@@ -34,12 +34,16 @@ class Store:
         transport = httpx2.MockTransport(self._answer)
         return KubeApi(httpx2.Client(transport=transport, base_url="https://k8s.test"), "k8s.test", rights)
 
+    @property
+    def calls(self) -> list[str]:
+        return [f"{each.method} {each.url.path}" for each in self.sent]
+
     def put(self, path: str, found: dict[str, Any]) -> None:
         self.objects[path] = found
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
-        self.calls.append(f"{request.method} {path}")
+        self.sent.append(request)
         answer = self.instead(request)
         if answer is None:
             done: httpx2.Response = getattr(self, f"_{request.method.lower()}")(path, request)
@@ -74,7 +78,6 @@ class Store:
     def _post(self, path: str, request: httpx2.Request) -> httpx2.Response:
         found = json.loads(request.content)
         place = f"{path}/{found['metadata']['name']}"
-        self.bodies[path] = found
         if place in self.objects:
             return refusal(409, "AlreadyExists")
         if "dryRun" in request.url.params:
@@ -92,13 +95,13 @@ class Store:
         return httpx2.Response(200, json={"kind": "Status", "status": "Success"})
 
 
-LEASE, NODE = "0123456789", "tpujob-abc123-0123456789"
-SERVER_NOW = 1_790_000_300.0
-CREATED = "2026-09-21T14:13:20Z"  # 1,790,000,000 in unix seconds
+LABELS = {"tpujob": "1", "tpujob-lease-id": NODE.rpartition("-")[2]}
+NOW = 1_790_000_300.0
+THEN = "2026-09-21T14:13:20Z"  # 1,790,000,000 in unix seconds
 
 
 def condition(kind: str, *, status: str = "True", reason: str = "Because", message: str = "said why") -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": CREATED}
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": THEN}
 
 
 def jobset(*conditions: dict[str, Any], hosts: int = 2, slices: int = 1, **changes: Any) -> dict[str, Any]:
@@ -106,20 +109,18 @@ def jobset(*conditions: dict[str, Any], hosts: int = 2, slices: int = 1, **chang
     suspend = changes.pop("suspend", False)
     pod = {"nodeSelector": {}, "containers": [{"name": "job"}]}
     job = {"parallelism": hosts, "completions": hosts, "template": {"spec": pod}}
+    replicated = {"name": "slice", "replicas": slices, "template": {"spec": job}}
     return {
         "metadata": {
             "name": NODE,
             "namespace": "team",
             "uid": "uid-1",
-            "creationTimestamp": CREATED,
-            "labels": {"tpujob": "1", "tpujob-lease-id": LEASE},
+            "creationTimestamp": THEN,
+            "labels": {**LABELS},
             "annotations": {"tpujob-life-seconds": "3600", "tpujob-accelerator": "v5litepod-8"},
             **changes,
         },
-        "spec": {
-            "suspend": suspend,
-            "replicatedJobs": [{"name": "slice", "replicas": slices, "template": {"spec": job}}],
-        },
+        "spec": {"suspend": suspend, "replicatedJobs": [replicated]},
         "status": {"conditions": list(conditions)},
     }
 
@@ -127,34 +128,27 @@ def jobset(*conditions: dict[str, Any], hosts: int = 2, slices: int = 1, **chang
 def pod(host: int = 0, state: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """Return a pod of that JobSet. `state`: of its container. `changes`: fields of its status, or `slice`, `node`."""
     index, node = changes.pop("slice", 0), changes.pop("node", f"node-{host}")
+    place = {"jobset.sigs.k8s.io/job-index": str(index), "batch.kubernetes.io/job-completion-index": str(host)}
+    containers = [{"name": "job", "state": state}] if state else []
     return {
         "metadata": {
             "name": f"{NODE}-slice-{index}-{host}-abcde",
             "namespace": "team",
             "uid": f"uid-pod-{index}-{host}",
-            "creationTimestamp": CREATED,
-            "labels": {
-                "tpujob": "1",
-                "tpujob-lease-id": LEASE,
-                "jobset.sigs.k8s.io/job-index": str(index),
-                "batch.kubernetes.io/job-completion-index": str(host),
-            },
+            "creationTimestamp": THEN,
+            "labels": {**LABELS, **place},
         },
         "spec": {"nodeName": node} if node else {},
-        "status": {
-            "phase": "Pending",
-            "containerStatuses": [{"name": "job", "state": state}] if state else [],
-            **changes,
-        },
+        "status": {"phase": "Pending", "containerStatuses": containers, **changes},
     }
 
 
 def running(host: int = 0, **changes: Any) -> dict[str, Any]:
-    return pod(host, {"running": {"startedAt": CREATED}}, phase="Running", **changes)
+    return pod(host, {"running": {"startedAt": THEN}}, phase="Running", **changes)
 
 
 def ended(host: int = 0, rc: int = 0, **changes: Any) -> dict[str, Any]:
-    state = {"terminated": {"exitCode": rc, "startedAt": CREATED, "finishedAt": CREATED, "reason": "Completed"}}
+    state = {"terminated": {"exitCode": rc, "startedAt": THEN, "finishedAt": THEN, "reason": "Completed"}}
     return pod(host, state, phase="Failed" if rc else "Succeeded", **changes)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,20 +15,17 @@ from orchestrator.errors import AuthError, CloudUnavailable
 from orchestrator.places.gke.api import client, kube_api
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.kube_api import NotFound, Rights, path_of
+from orchestrator.places.gke.objects.manifest import PodProgram, documents
 from orchestrator.promise.lease.claim_labels import read_claim
-from orchestrator.promise.lease.cloud_api import EVERYWHERE, SliceRequest, SliceState
+from orchestrator.promise.lease.cloud_api import EVERYWHERE, SliceRequest, SliceState, SliceView
 from orchestrator.promise.lease.lease import SliceName
 from tests.fakes.clock import Clock
-from tests.unit.places.gke.api.store import LEASE, NODE, Store, condition, ended, homeless, jobset, refusal, running
+from tests.fakes.cluster_jobs import job
+from tests.unit.places.gke.api.store import LABELS, NODE, Store, condition, ended, homeless, jobset, refusal, running
 
 NAME = SliceName("kind@https://k8s.test", "team", NODE, queued=True)
-LABELS = {"tpujob": "1", "tpujob-lease-id": LEASE}
-CONFIG: dict[str, Any] = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": NODE, "labels": LABELS},
-    "binaryData": {},
-}
+CONFIG = {"metadata": {"name": NODE, "namespace": "team", "uid": "uid-9", "labels": LABELS}}
+WITH_SECRET = PodProgram({}, b"", secrets={"TOKEN": "hush"})
 PLACE = path_of("jobsets", "team", NODE)
 
 
@@ -41,19 +39,40 @@ def cloud(store: Store) -> ClusterCloud:
     return ClusterCloud(lambda project: store.api())
 
 
-def request() -> SliceRequest:
-    made = jobset()
-    del made["metadata"]["uid"], made["status"]
-    return SliceRequest(NAME, "v5litepod-8", "", labels=LABELS, manifests=({**made, "kind": "JobSet"}, CONFIG))
+def objects(**more: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the objects of a job of two pods."""
+    return documents(job("v6e-8", machine_type="ct6e-standard-4t", namespace="team", **more))
 
 
-def test_a_create_makes_the_jobset_first_and_lets_it_own_the_rest(cloud: ClusterCloud, store: Store) -> None:
-    operation = cloud.create(request())
+def request(**more: Any) -> SliceRequest:
+    return SliceRequest(NAME, "v5litepod-8", "", labels=LABELS, manifests=tuple(objects(**more)))
+
+
+def put(store: Store, found: dict[str, Any], *pods: dict[str, Any]) -> None:
+    store.put(PLACE, found)
+    for each in pods:
+        store.put(path_of("pods", "team", each["metadata"]["name"]), each)
+
+
+def seen_by(cloud: ClusterCloud) -> SliceView:
+    seen = cloud.get(NAME)
+    assert seen is not None
+    return seen
+
+
+def test_a_create_makes_the_jobset_as_previewed_then_what_it_owns(cloud: ClusterCloud, store: Store) -> None:
+    asked = request(program=WITH_SECRET)
+    assert "hush" not in repr(asked)
+    shown = cloud.preview(asked)
+    assert not store.calls, "a preview sends nothing"
+    operation = cloud.create(asked)
     assert operation.done and operation.name == "jobset/uid-1"
-    assert store.calls == [f"POST {path_of('jobsets', 'team')}", f"POST {path_of('configmaps', 'team')}"]
-    owner = store.objects[path_of("configmaps", "team", NODE)]["metadata"]["ownerReferences"][0]
-    assert (owner["kind"], owner["name"], owner["uid"]) == ("JobSet", NODE, "uid-1")
-    assert store.bodies[path_of("jobsets", "team")] == request().manifests[0]
+    assert store.calls == [f"POST {path_of(kind, 'team')}" for kind in ("jobsets", "secrets", "configmaps")]
+    first, *others = ((sent.method, str(sent.url), json.loads(sent.content)) for sent in store.sent)
+    assert (shown["method"], shown["url"], shown["body"]) == first and shown["body"] == asked.manifests[0]
+    for _, _, body in others:
+        (owner,) = body["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("JobSet", NODE, "uid-1")
 
 
 def asked_of(store: Store, refused: list[str], answers: dict[str, httpx2.Response] | None = None) -> list[str]:
@@ -81,17 +100,6 @@ def asked_of(store: Store, refused: list[str], answers: dict[str, httpx2.Respons
 NO_TRIAL = ["create jobs", "create pods"]
 
 
-def with_parts(*others: dict[str, Any], of_pod: str = "", **labels: str) -> list[dict[str, Any]]:
-    """Return the JobSet as it is submitted, with priorities, and what else there is."""
-    made = {**request().manifests[0], "apiVersion": "jobset.x-k8s.io/v1alpha2"}
-    made["metadata"] = {**made["metadata"], "namespace": "team", "labels": {**LABELS, **labels}}
-    (replicated,) = made["spec"]["replicatedJobs"]
-    pod = replicated["template"]["spec"]["template"]
-    replicated["template"]["metadata"] = pod["metadata"] = {"labels": LABELS}
-    pod["spec"]["priorityClassName"] = of_pod
-    return [made, *others]
-
-
 @pytest.mark.parametrize(("refused", "secrets", "named"), [
     ([], True, ""), (["pods/log"], False, "get pods/log"), (["secrets"], False, ""),
     (["jobsets", "secrets"], True, "create jobsets, get jobsets, list jobsets, delete jobsets, create secrets, get secr"),
@@ -99,12 +107,12 @@ def with_parts(*others: dict[str, Any], of_pod: str = "", **labels: str) -> list
 def test_a_right_that_is_missing_is_named_before_anything_is_created(
     cloud: ClusterCloud, store: Store, refused: list[str], secrets: bool, named: str
 ) -> None:
-    objects = with_parts(*[{**CONFIG, "kind": "Secret"}] * secrets)
+    made = objects(program=WITH_SECRET) if secrets else objects()
     asked_of(store, refused)
     with pytest.raises(AuthError, match=f"you may not {named}") if named else nullcontext():
-        cloud.check(NAME.project, objects)
+        cloud.check(NAME.project, made)
     store.instead = lambda call: refusal(403, "Forbidden")  # of the review itself
-    cloud.check(NAME.project, objects)
+    cloud.check(NAME.project, made)
     assert not store.objects
 
 
@@ -126,73 +134,49 @@ def test_what_would_be_made_of_a_job_is_tried_where_the_user_may_make_it(
     tried = asked_of(store, [], {where: answer})
     said = json.loads(answer.content)["message"]
     with pytest.raises(error, match=re.escape(said)) if error else nullcontext():
-        cloud.check(NAME.project, with_parts())
+        cloud.check(NAME.project, objects())
     assert tried == [JOBS, PODS][: 1 if where == JOBS else 2]
     tried = asked_of(store, NO_TRIAL, {where: answer})
-    cloud.check(NAME.project, with_parts())
+    cloud.check(NAME.project, objects())
     assert tried == [] and not store.objects
 
 
-@pytest.mark.parametrize(("kind", "objects"), [
-    ("WorkloadPriorityClass", with_parts(**{"kueue.x-k8s.io/priority-class": "nope"})),
-    ("PriorityClass", with_parts(of_pod="nope")),
+@pytest.mark.parametrize(("kind", "more"), [
+    ("WorkloadPriorityClass", {"queue": "tpu", "priority": "nope"}),
+    ("PriorityClass", {"pod": ({"priorityClassName": "nope"},)}),
 ])  # fmt: skip
 @pytest.mark.parametrize(("status", "said", "ends"), [
     (404, 'x "nope" not found', True), (404, "could not find the requested resource", False), (403, "no", False),
 ])  # fmt: skip
 def test_a_priority_that_does_not_exist_is_refused_where_the_user_may_ask(
-    cloud: ClusterCloud, store: Store, kind: str, objects: Any, status: int, said: str, ends: bool
+    cloud: ClusterCloud, store: Store, kind: str, more: Any, status: int, said: str, ends: bool
 ) -> None:
     where = path_of(f"{kind.lower()}es", "", "nope")
     asked_of(store, NO_TRIAL, {where: refusal(status, "NotFound" if status == 404 else "Forbidden", said)})
     with pytest.raises(errors.BadRequest, match=f"no {kind} nope") if ends else nullcontext():
-        cloud.check(NAME.project, objects)
+        cloud.check(NAME.project, objects(**more))
     assert f"GET {where}" in store.calls
 
 
-def test_a_preview_shows_the_jobset_as_a_create_sends_it(cloud: ClusterCloud, store: Store) -> None:
-    shown = cloud.preview(request())
-    assert not store.calls, "a preview sends nothing"
-    sent: list[httpx2.Request] = []
-    store.instead = sent.append
-    cloud.create(request())
-    assert (shown["method"], shown["url"]) == (sent[0].method, str(sent[0].url))
-    assert shown["body"] == store.bodies[path_of("jobsets", "team")]
+UNSERVED = httpx2.Response(404, text="404 page not found\n")
 
 
-def test_a_create_keeps_the_order_in_which_the_objects_are_needed(cloud: ClusterCloud, store: Store) -> None:
-    secret = {**CONFIG, "kind": "Secret"}
-    cloud.create(replace(request(), manifests=(request().manifests[0], secret, CONFIG)))
-    assert store.calls == [f"POST {path_of(kind, 'team')}" for kind in ("jobsets", "secrets", "configmaps")]
-
-
-def test_what_is_asked_for_shows_no_secret() -> None:
-    secret = {**CONFIG, "kind": "Secret", "stringData": {"TOKEN": "hush"}}
-    assert "hush" not in repr(replace(request(), manifests=(request().manifests[0], CONFIG, secret)))
-
-
-def test_a_workload_that_may_not_be_read_is_said(cloud: ClusterCloud, store: Store) -> None:
-    queue = {"kueue.x-k8s.io/queue-name": "tpu"}
-    store.put(PLACE, jobset(suspend=True, labels={**LABELS, **queue}))
-    for answer, said in (
-        (refusal(403, "Forbidden", "no workloads for you"), "no workloads for you"),
-        (httpx2.Response(404, text="404 page not found"), "is Kueue installed?"),
-    ):
-        store.instead = lambda call, answer=answer: answer if "workloads" in str(call.url) else None
-        seen = cloud.get(NAME)
-        assert seen is not None and seen.state is SliceState.QUEUED and said in seen.native_state
-
-
-def test_pods_that_are_refused_say_why_by_the_events_of_their_job(cloud: ClusterCloud, store: Store) -> None:
-    store.put(PLACE, jobset())
-    store.put(path_of("jobs", "team", "j"), {"metadata": {"name": "j", "labels": LABELS}})
-    why = "Internal error occurred: failed calling webhook"
-    other = {"reason": "FailedCreate", "message": "of another job", "involvedObject": {"name": "other-slice-0"}}
-    mine = {"reason": "FailedCreate", "message": why, "involvedObject": {"name": f"{NODE}-slice-0"}}
-    for number, event in enumerate((other, mine)):
-        store.put(path_of("events", "team", f"e{number}"), {"metadata": {"name": f"e{number}"}, **event})
-    seen = cloud.get(NAME)
-    assert seen is not None and seen.native_state == f"Pending: 2 of 2 pods have no node: {why}"
+@pytest.mark.parametrize(("where", "answer", "said"), [
+    ("workloads", refusal(403, "Forbidden", "no workloads for you"), "no workloads for you"),
+    ("workloads", UNSERVED, "is Kueue installed?"), ("kueue.x-k8s.io/v1beta2", UNSERVED, "insufficient quota"),
+    ("kueue.x-k8s.io/v1beta2", refusal(404, "NotFound"), "insufficient quota"),
+])  # fmt: skip
+def test_a_workload_is_read_in_the_version_that_kueue_serves_and_one_that_cannot_be_is_said(
+    cloud: ClusterCloud, store: Store, where: str, answer: httpx2.Response, said: str
+) -> None:
+    store.put(PLACE, jobset(suspend=True, labels={**LABELS, "kueue.x-k8s.io/queue-name": "tpu"}))
+    reserved = condition("QuotaReserved", status="False", message="insufficient quota")
+    made = {"name": "w", "namespace": "team", "labels": {"kueue.x-k8s.io/job-uid": "uid-1"}}
+    place = path_of("workloads", "team", "w", kueue="v1beta1")
+    store.put(place, {"metadata": made, "status": {"conditions": [reserved]}})
+    store.instead = lambda call: answer if where in str(call.url) else None
+    seen = seen_by(cloud)
+    assert seen.state is SliceState.QUEUED and said in seen.native_state
 
 
 @pytest.mark.parametrize(("second", "about"), [
@@ -202,48 +186,34 @@ def test_pods_that_are_refused_say_why_by_the_events_of_their_job(cloud: Cluster
 def test_events_are_read_of_a_pod_that_has_not_started_and_else_of_none(
     cloud: ClusterCloud, store: Store, second: dict[str, Any], about: list[str]
 ) -> None:
-    asked: list[str] = []
-
-    def read(call: httpx2.Request) -> None:
-        if call.url.path.endswith("/events"):
-            asked.append(call.url.params["fieldSelector"])
-
-    store.instead = read
-    store.put(PLACE, jobset())
-    for number, made in enumerate((running(0), second)):
-        store.put(path_of("pods", "team", f"p{number}"), made)
-    assert cloud.get(NAME) is not None and asked == about
+    put(store, jobset(), running(0), second)
+    seen_by(cloud)
+    assert [call.url.params["fieldSelector"] for call in store.sent if call.url.path.endswith("/events")] == about
 
 
-@pytest.mark.parametrize("answer", [refusal(403, "Forbidden"), refusal(400, "BadRequest")])
-def test_a_user_who_may_not_read_events_sees_a_slice_that_waits(
-    cloud: ClusterCloud, store: Store, answer: httpx2.Response
+@pytest.mark.parametrize(("answer", "why"), [
+    (None, ": failed calling webhook"), (refusal(403, "Forbidden"), ""), (refusal(400, "BadRequest"), ""),
+])  # fmt: skip
+def test_pods_that_are_refused_say_why_by_the_events_of_their_job_if_those_may_be_read(
+    cloud: ClusterCloud, store: Store, answer: httpx2.Response | None, why: str
 ) -> None:
-    store.put(PLACE, jobset())
+    put(store, jobset())
     store.put(path_of("jobs", "team", "j"), {"metadata": {"name": "j", "labels": LABELS}})
+    for about, message in (("other-slice-0", "of another job"), (f"{NODE}-slice-0", "failed calling webhook")):
+        event = {"reason": "FailedCreate", "message": message, "involvedObject": {"name": about}}
+        store.put(path_of("events", "team", about), {"metadata": {"name": about}, **event})
     store.instead = lambda call: answer if call.url.path.endswith("/events") else None
-    seen = cloud.get(NAME)
-    assert seen is not None and seen.native_state == "Pending: 2 of 2 pods have no node"
+    assert seen_by(cloud).native_state == f"Pending: 2 of 2 pods have no node{why}"
 
 
 @pytest.mark.parametrize(("failed", "pods"), [(True, 1), (False, 0), (False, 1)])
 def test_the_jobs_of_a_jobset_are_read_only_where_it_failed_or_has_no_pods(
     cloud: ClusterCloud, store: Store, failed: bool, pods: int
 ) -> None:
-    store.put(PLACE, jobset(*[condition("Failed")] if failed else []))
+    put(store, jobset(*[condition("Failed")] if failed else []), *[running(0)] * pods)
     store.put(path_of("jobs", "team", "j"), jobset(condition("Failed", reason="DeadlineExceeded")))
-    for host in range(pods):
-        store.put(path_of("pods", "team", f"p{host}"), running(host))
-    seen = cloud.get(NAME)
-    assert seen is not None and (seen.native_state == "DeadlineExceeded") is failed
+    assert (seen_by(cloud).native_state == "DeadlineExceeded") is failed
     assert (f"GET {path_of('jobs', 'team')}" in store.calls) is (failed or not pods)
-
-
-def test_a_list_shows_whether_the_pods_of_a_jobset_run(cloud: ClusterCloud, store: Store) -> None:
-    store.put(PLACE, jobset())
-    for host in range(2):
-        store.put(path_of("pods", "team", f"p{host}"), running(host))
-    assert [row.state for row in cloud.list(NAME.project, "team").rows] == [SliceState.READY]
 
 
 def test_a_cluster_that_the_kubeconfig_does_not_have_any_more_is_a_failed_call_of_its_leases_alone() -> None:
@@ -255,38 +225,18 @@ def test_a_cluster_that_the_kubeconfig_does_not_have_any_more_is_a_failed_call_o
     assert not isinstance(refused.value, NotFound) and (refused.value.exit_code, refused.value.hint) == (64, "add it")
 
 
-def test_a_workload_is_read_in_the_version_that_kueue_serves(cloud: ClusterCloud, store: Store) -> None:
-    store.put(PLACE, jobset(suspend=True, labels={**LABELS, "kueue.x-k8s.io/queue-name": "tpu"}))
-    reserved = condition("QuotaReserved", status="False", message="insufficient quota")
-    made = {"name": "w", "namespace": "team", "labels": {"kueue.x-k8s.io/job-uid": "uid-1"}}
-    store.put(
-        "/apis/kueue.x-k8s.io/v1beta1/namespaces/team/workloads/w",
-        {"metadata": made, "status": {"conditions": [reserved]}},
-    )
-    for unserved in (httpx2.Response(404, text="404 page not found\n"), refusal(404, "NotFound")):
-        store.instead = lambda call, answer=unserved: answer if "kueue.x-k8s.io/v1beta2" in str(call.url) else None
-        seen = cloud.get(NAME)
-        assert seen is not None and "insufficient quota" in seen.native_state
-
-
-def test_what_config_maps_and_secrets_hold_is_not_fetched_with_their_lists(cloud: ClusterCloud, store: Store) -> None:
-    asked: dict[str, str] = {}
-    store.instead = lambda call: asked.__setitem__(call.url.path.rpartition("/")[2], call.headers["accept"])
-    cloud.list(NAME.project, "team")
+def test_a_list_shows_whether_pods_run_and_fetches_no_code_and_no_secret(cloud: ClusterCloud, store: Store) -> None:
     assert cloud.get(NAME) is None
+    put(store, jobset(), running(0), running(1))
+    assert [row.state for row in cloud.list(NAME.project, "team").rows] == [SliceState.READY]
+    accepted = {(call.url.path.rpartition("/")[2], call.headers["accept"]) for call in store.sent}
     metadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-    assert {kind for kind, accept in asked.items() if accept == metadata} == {"configmaps", "secrets"}
-    assert all("Partial" not in asked[kind] for kind in ("jobsets", "jobs", "pods"))
+    assert {kind for kind, accept in accepted if accept == metadata} == {"configmaps", "secrets"}
+    assert {kind for kind, accept in accepted if "Partial" not in accept} == {"jobsets", "jobs", "pods", NODE}
 
 
-def test_a_jobset_that_is_made_while_the_lists_are_read_is_never_shown_as_gone(
-    cloud: ClusterCloud, store: Store
-) -> None:
-    def make(call: httpx2.Request) -> None:
-        store.put(PLACE, jobset())
-        store.put(path_of("pods", "team", "a"), running(0))
-
-    store.after = make
+def test_a_jobset_made_while_the_lists_are_read_is_never_shown_as_gone(cloud: ClusterCloud, store: Store) -> None:
+    store.after = lambda call: put(store, jobset(), running(0))
     (row,) = cloud.list(NAME.project, "team").rows
     assert row.name == NAME and row.state is not SliceState.DELETING
 
@@ -315,13 +265,10 @@ def test_a_create_settles_only_after_the_last_effect_that_its_requests_can_have(
     assert cloud.capabilities.settles_within_s >= last_s and cloud.capabilities.visible_within_s >= last_s
 
 
-def test_a_config_map_of_another_jobset_is_neither_used_nor_taken_for_ours(cloud: ClusterCloud, store: Store) -> None:
+def test_what_is_of_another_jobset_or_lease_is_not_taken_for_ours(cloud: ClusterCloud, store: Store) -> None:
     store.put(path_of("configmaps", "team", NODE), CONFIG)
     with pytest.raises(errors.WrongState, match="not of this JobSet"):
         cloud.create(request())
-
-
-def test_a_jobset_of_this_name_that_is_not_of_this_lease_is_not_adopted(cloud: ClusterCloud, store: Store) -> None:
     store.put(PLACE, jobset(labels={"tpujob-lease-id": "another"}))
     with pytest.raises(errors.AlreadyExists):
         cloud.create(request())
@@ -329,84 +276,59 @@ def test_a_jobset_of_this_name_that_is_not_of_this_lease_is_not_adopted(cloud: C
         cloud.delete(NAME)
 
 
-def test_a_namespace_that_does_not_exist_is_refused_by_its_name(cloud: ClusterCloud, store: Store) -> None:
+def test_a_cluster_without_the_namespace_or_without_jobset_is_told_so(cloud: ClusterCloud, store: Store) -> None:
     store.instead = lambda sent: refusal(404, "NotFound", 'namespaces "team" not found')
     with pytest.raises(errors.BadRequest, match="no namespace team"):
         cloud.create(request())
-
-
-def test_a_cluster_without_jobset_says_who_installs_it(cloud: ClusterCloud, store: Store) -> None:
-    store.instead = lambda sent: httpx2.Response(404, text="404 page not found\n")
+    store.instead = lambda sent: UNSERVED
     for call in (lambda: cloud.get(NAME), lambda: cloud.list("", "team"), lambda: cloud.create(request())):
         with pytest.raises(errors.BadRequest, match="does not know JobSets"):
             call()
 
 
 def test_what_a_jobset_left_is_seen_until_none_of_it_is_left(cloud: ClusterCloud, store: Store) -> None:
-    store.put(path_of("pods", "team", running(0)["metadata"]["name"]), running(0))
-    store.put(
-        path_of("configmaps", "team", NODE),
-        {**CONFIG, "metadata": {**CONFIG["metadata"], "namespace": "team", "uid": "uid-9"}},
-    )
-    seen = cloud.get(NAME)
-    assert seen is not None and (seen.state, seen.native_state) == (
-        SliceState.DELETING,
-        "gone but for 1 pod, 1 configmap",
-    )
-    listed = cloud.list(NAME.project, "team").rows
-    assert [row.labels["tpujob-lease-id"] for row in listed] == [LEASE]
-    for row in (seen, *listed):  # so that gc deletes it: no JobSet claims it
-        claim = read_claim(row, cloud.capabilities.timings)
+    put(store, jobset(), running(0))
+    del store.objects[PLACE]
+    store.put(path_of("configmaps", "team", NODE), CONFIG)
+    seen, (row,) = seen_by(cloud), cloud.list(NAME.project, "team").rows
+    assert (seen.state, seen.native_state) == (SliceState.DELETING, "gone but for 1 pod, 1 configmap")
+    assert row.labels["tpujob-lease-id"] == LABELS["tpujob-lease-id"]
+    for each in (seen, row):  # so that gc deletes it: no JobSet claims it
+        claim = read_claim(each, cloud.capabilities.timings)
         assert claim is not None and claim.deadline == 1_790_000_000.0 and not claim.remarks
     assert cloud.delete(NAME) is not None
     assert cloud.get(NAME) is None and cloud.delete(NAME) is None and cloud.list(NAME.project, "team").rows == ()
 
 
-def test_a_job_alone_that_a_jobset_left_is_listed_under_the_name_of_its_slice(
-    cloud: ClusterCloud, store: Store
-) -> None:
+def test_a_job_that_a_jobset_left_is_listed_by_the_name_of_its_slice(cloud: ClusterCloud, store: Store) -> None:
     store.put(path_of("jobs", "team", "j"), jobset(name=f"{NODE}-slice-0"))
     (row,) = cloud.list(NAME.project, EVERYWHERE).rows
     short = NODE.rpartition("-")[2]
     assert (row.name, row.native_state) == (replace(NAME, node=f"tpujob-{short}"), "gone but for 1 job")
 
 
-def test_what_a_jobset_left_is_deleted_each_by_itself_as_far_as_it_is_still_there(
-    cloud: ClusterCloud, store: Store
-) -> None:
-    for name, uid in (("a", "uid-a"), ("b", "uid-b")):
-        store.put(path_of("pods", "team", name), {"metadata": {"name": name, "uid": uid, "labels": LABELS}})
-    sent: list[bytes] = []
+def deletes(store: Store) -> list[tuple[str, str]]:
+    """Return how each object was to be deleted, and its uid."""
+    sent = [json.loads(each.content) for each in store.sent if each.method == "DELETE"]
+    return [(each["propagationPolicy"], each["preconditions"]["uid"]) for each in sent]
 
-    def lost(call: httpx2.Request) -> httpx2.Response | None:
-        sent.extend([call.content] if call.method == "DELETE" else [])
-        return refusal(404, "NotFound") if len(sent) == 1 and call.method == "DELETE" else None
 
-    store.instead = lost
+def test_what_a_jobset_left_is_deleted_as_far_as_it_is_still_there(cloud: ClusterCloud, store: Store) -> None:
+    for name in ("a", "b"):
+        store.put(path_of("pods", "team", name), {"metadata": {"name": name, "uid": f"uid-{name}", "labels": LABELS}})
+    store.instead = lambda call: refusal(404, "NotFound") if len(deletes(store)) == 1 else None
     operation = cloud.delete(NAME)
     assert operation is not None and not operation.done, "only a look tells whether it is gone"
-    assert all(b'"Background"' in each and uid in each for each, uid in zip(sent, (b"uid-a", b"uid-b"), strict=True))
+    assert deletes(store) == [("Background", "uid-a"), ("Background", "uid-b")]
 
 
-def test_a_delete_names_the_uid_and_waits_for_the_pods(cloud: ClusterCloud, store: Store) -> None:
+def test_a_delete_waits_for_pods_and_spares_another_jobset_of_its_name(cloud: ClusterCloud, store: Store) -> None:
     cloud.create(request())
-    sent: list[bytes] = []
-    store.instead = lambda call: sent.append(call.content) if call.method == "DELETE" else None
     operation = cloud.delete(NAME)
-    assert operation is not None and not operation.done
-    options = json.loads(sent[0])
-    assert options["propagationPolicy"] == "Foreground" and options["preconditions"] == {"uid": "uid-1"}
-
-
-def test_another_jobset_of_the_same_name_is_never_deleted(cloud: ClusterCloud, store: Store) -> None:
+    assert operation is not None and not operation.done and deletes(store) == [("Foreground", "uid-1")]
     store.put(PLACE, jobset())
-
     # it is replaced between the look and the delete
-    def replace(call: httpx2.Request) -> None:
-        if call.method == "DELETE":
-            store.put(PLACE, jobset(uid="uid-2"))
-
-    store.instead = replace
+    store.instead = lambda call: store.put(PLACE, jobset(uid="uid-2")) if call.method == "DELETE" else None
     with pytest.raises(errors.WrongState):
         cloud.delete(NAME)
     assert PLACE in store.objects
@@ -414,20 +336,13 @@ def test_another_jobset_of_the_same_name_is_never_deleted(cloud: ClusterCloud, s
 
 def test_a_list_is_read_to_its_end_and_has_the_clock_of_the_server(cloud: ClusterCloud, store: Store) -> None:
     store.page_rows = 2
-    for index in range(5):
-        made = jobset(name=f"tpujob-abc123-{index:010}", labels={"tpujob": "1", "tpujob-lease-id": f"{index:010}"})
-        store.put(path_of("jobsets", "team", f"tpujob-abc123-{index:010}"), made)
+    for name in (f"tpujob-abc123-{index:010}" for index in range(5)):
+        store.put(path_of("jobsets", "team", name), jobset(name=name, labels={**LABELS, "tpujob-lease-id": name[-10:]}))
     listing = cloud.list(NAME.project, "team", queued=True)
     assert len(listing.rows) == 5 and listing.complete and listing.server_now == 1_790_000_300.0
     assert len(cloud.list(NAME.project, EVERYWHERE).rows) == 5
-
-
-def test_a_list_that_expires_in_the_middle_proves_nothing(cloud: ClusterCloud, store: Store) -> None:
-    store.page_rows = 1
-    store.put(PLACE, jobset())
-    store.put(PLACE + "2", jobset(name=NODE + "2"))
     store.instead = lambda call: refusal(410, "Expired") if b"continue" in call.url.query else None
-    with pytest.raises(errors.CloudUnavailable):
+    with pytest.raises(errors.CloudUnavailable):  # one that expires in the middle proves nothing
         cloud.list(NAME.project, "team")
 
 
@@ -460,35 +375,22 @@ def test_no_failure_is_taken_for_absence(
         cloud.get(NAME)
 
 
-def test_workers_are_the_pods_in_their_order(cloud: ClusterCloud, store: Store) -> None:
-    store.put(PLACE, jobset())
-    store.put(path_of("pods", "team", "b"), homeless(1))
-    store.put(path_of("pods", "team", "a"), running(0))
-    found = cloud.workers(NAME)
-    assert [(each.index, each.instance) for each in found] == [(0, "node-0"), (1, "")]
-    assert found[0].host == f"{NODE}-slice-0-0-abcde"
+NEWER = running(0, node="node-9")
+NEWER["metadata"] |= {"name": "newer", "creationTimestamp": "2026-09-21T15:00:00Z"}
 
 
-def test_workers_of_which_one_is_missing_are_none(cloud: ClusterCloud, store: Store) -> None:
-    store.put(PLACE, jobset())
-    store.put(path_of("pods", "team", "a"), running(0))
-    with pytest.raises(errors.WrongState, match="1 of 2 pods"):
-        cloud.workers(NAME)
-
-
-def test_of_a_jobset_that_failed_the_workers_are_the_pods_that_are_left(cloud: ClusterCloud, store: Store) -> None:
-    store.put(PLACE, jobset(condition("Failed")))
-    store.put(path_of("pods", "team", "a"), ended(1, 7))
-    assert [each.index for each in cloud.workers(NAME)] == [1]
-
-
-def test_of_two_pods_of_one_worker_the_newer_one_counts(cloud: ClusterCloud, store: Store) -> None:
-    store.put(PLACE, jobset(hosts=1))
-    old, new = running(0), running(0, node="node-9")
-    new["metadata"] |= {"name": "newer", "creationTimestamp": "2026-09-21T15:00:00Z"}
-    store.put(path_of("pods", "team", "a"), new)
-    store.put(path_of("pods", "team", "b"), old)
-    assert [each.host for each in cloud.workers(NAME)] == ["newer"]
+@pytest.mark.parametrize(("found", "pods", "workers"), [
+    (jobset(), [homeless(1), running(0)], [(0, "node-0", running(0)), (1, "", homeless(1))]),
+    (jobset(condition("Failed")), [ended(1, 7)], [(1, "node-1", ended(1))]),
+    (jobset(hosts=1), [NEWER, running(0)], [(0, "node-9", NEWER)]), (jobset(), [running(0)], None),
+])  # fmt: skip
+def test_workers_are_the_newest_pods_in_their_order_all_of_them_unless_the_jobset_failed(
+    cloud: ClusterCloud, store: Store, found: dict[str, Any], pods: list[dict[str, Any]], workers: list[Any] | None
+) -> None:
+    put(store, found, *pods)
+    with nullcontext() if workers else pytest.raises(errors.WrongState, match="1 of 2 pods"):
+        seen = [(each.index, each.instance, each.host) for each in cloud.workers(NAME)]
+        assert workers and seen == [(index, node, pod["metadata"]["name"]) for index, node, pod in workers]
 
 
 def test_nodes_are_those_that_exist_of_the_ones_that_were_asked_for(cloud: ClusterCloud, store: Store) -> None:
@@ -500,61 +402,47 @@ def test_nodes_are_those_that_exist_of_the_ones_that_were_asked_for(cloud: Clust
     assert cloud.nodes(NAME.project, ("gone",)) == ()
 
 
-def test_pods_of_a_jobset_that_is_gone_cannot_be_followed(cloud: ClusterCloud) -> None:
-    with pytest.raises(errors.Vanished):
-        cloud.pods(NAME)
-
-
-def test_a_jobset_is_neither_started_nor_stopped_nor_labeled_anew_and_publishes_nothing(cloud: ClusterCloud) -> None:
+def test_a_jobset_is_no_vm_and_its_create_is_done_once_it_is_sent(
+    cloud: ClusterCloud,
+) -> None:
     assert cloud.guest_attributes(NAME) == ()
     for call in (lambda: cloud.start(NAME), lambda: cloud.stop(NAME), lambda: cloud.set_labels(NAME, {})):
         with pytest.raises(errors.BadRequest, match="no TPU VM"):
             call()
-
-
-def test_a_create_is_known_as_done_and_a_delete_only_by_looking() -> None:
-    cloud = ClusterCloud(lambda project: Store().api())
+    with pytest.raises(errors.Vanished):
+        cloud.pods(NAME)
     made = cloud.operation("jobset/uid-1")
     assert made is not None and made.done and made.error is None
-    assert cloud.operation("left/x") is None
+    assert cloud.operation("left/x") is None, "only a look tells"
 
 
-def test_a_user_who_may_not_list_secrets_can_prove_that_nothing_needs_a_tpu(store: Store) -> None:
-    def user_without(kind: str) -> ClusterCloud:
-        store.instead = lambda call: refusal(403, "Forbidden") if call.url.path.endswith(f"/{kind}") else None
-        return ClusterCloud(lambda project: store.api())
-
-    for kind in ("secrets", "configmaps"):
-        cloud = user_without(kind)
-        assert cloud.get(NAME) is None and cloud.list(NAME.project, "team").complete
-    for kind in ("jobs", "pods"):
-        cloud = user_without(kind)
-        with pytest.raises(errors.AuthError):
-            cloud.get(NAME)
-        with pytest.raises(errors.AuthError):
-            cloud.list(NAME.project, "team")
+@pytest.mark.parametrize(
+    ("kind", "proves"), [("secrets", True), ("configmaps", True), ("jobs", False), ("pods", False)]
+)
+def test_who_may_not_list_secrets_can_prove_that_nothing_needs_a_tpu(
+    cloud: ClusterCloud, store: Store, kind: str, proves: bool
+) -> None:
+    store.instead = lambda call: refusal(403, "Forbidden") if call.url.path.endswith(f"/{kind}") else None
+    with nullcontext() if proves else pytest.raises(AuthError):
+        assert cloud.get(NAME) is None
+    with nullcontext() if proves else pytest.raises(AuthError):
+        assert cloud.list(NAME.project, "team").complete
 
 
 FORBIDDEN = 'jobsets.jobset.x-k8s.io is forbidden: User "u" cannot get resource "jobsets"'
 
 
-@pytest.fixture
-def store_with_job() -> Store:
-    made = Store()
-    made.put(PLACE, jobset())
-    return made
-
-
-def refuse(store_with_job: Store, code: int = 403) -> None:
-    store_with_job.instead = lambda request: refusal(code, "Forbidden" if code == 403 else "Unauthorized", FORBIDDEN)
+def refuse(store: Store, code: int = 403) -> None:
+    store.instead = lambda request: refusal(code, "Forbidden" if code == 403 else "Unauthorized", FORBIDDEN)
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_what_was_allowed_before_is_refused_for_a_while_without_an_end(store_with_job: Store, code: int) -> None:
+def test_what_was_allowed_before_is_refused_for_a_while_without_an_end(store: Store, code: int) -> None:
+    put(store, jobset())
     clock = Clock(0.0)
-    api = store_with_job.api(Rights(clock))
+    api = store.api(Rights(clock))
     api.get(PLACE)
-    refuse(store_with_job, code)
+    refuse(store, code)
     for clock.now in (10.0, 10.0 + kube_api.PATIENCE_S - 1):
         with pytest.raises(CloudUnavailable, match="refuses what it has allowed before"):
             api.get(PLACE)
@@ -563,34 +451,28 @@ def test_what_was_allowed_before_is_refused_for_a_while_without_an_end(store_wit
         api.get(PLACE)
 
 
-def test_a_right_that_comes_back_begins_anew(store_with_job: Store) -> None:
+def test_a_right_that_comes_back_begins_anew(store: Store) -> None:
+    put(store, jobset())
     clock = Clock(0.0)
-    api = store_with_job.api(Rights(clock))
+    api = store.api(Rights(clock))
     for clock.now in (0.0, kube_api.PATIENCE_S - 1, 2 * kube_api.PATIENCE_S - 2):
-        store_with_job.instead = lambda request: None
+        store.instead = lambda request: None
         api.get(PLACE)
-        refuse(store_with_job)
+        refuse(store)
         with pytest.raises(CloudUnavailable):
             api.get(PLACE)
 
 
-def test_what_was_never_allowed_is_refused_at_once(store_with_job: Store) -> None:
-    api = store_with_job.api()
+def test_what_was_never_allowed_is_refused_at_once_and_logs_are_a_right_of_their_own(store: Store) -> None:
+    api, pod = store.api(), path_of("pods", "team", "p")
+    put(store, jobset())
+    store.put(pod, {"metadata": {"name": "p"}})
     api.get(PLACE)
-    refuse(store_with_job)
-    with pytest.raises(AuthError):
-        api.list(path_of("jobsets", "team"))  # another right
-    with pytest.raises(AuthError):
-        api.delete(PLACE, "uid-1")
-    with pytest.raises(AuthError):
-        api.list("/api/v1/nodes")
-
-
-def test_logs_are_a_right_of_their_own(store_with_job: Store) -> None:
-    pod = path_of("pods", "team", "p")
-    store_with_job.put(pod, {"metadata": {"name": "p"}})
-    api = store_with_job.api()
     api.get(pod)
-    refuse(store_with_job)
-    with pytest.raises(AuthError):
-        api.stream(f"{pod}/log", {})
+    refuse(store)
+    for call in (
+        lambda: api.list(path_of("jobsets", "team")), lambda: api.delete(PLACE, "uid-1"), lambda: api.list("/api/v1/nodes"),
+        lambda: api.stream(f"{pod}/log", {}),
+    ):  # fmt: skip
+        with pytest.raises(AuthError):
+            call()

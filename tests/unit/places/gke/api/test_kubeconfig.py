@@ -41,12 +41,6 @@ def api_of(path: Path) -> KubeApi:
     return clusters.open_api(clusters.identity(None, None, environ), environ)
 
 
-def test_without_the_variable_it_is_the_file_below_home(tmp_path: Path) -> None:
-    (tmp_path / ".kube").mkdir()
-    written(tmp_path / ".kube" / "config", "home")
-    assert clusters.identity(None, None, {"HOME": str(tmp_path)}) == "home@https://127.0.0.1:6443"
-
-
 def test_one_thread_at_a_time_has_the_file_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lanes of a sweep begin at once, and msgspec crashes where two threads convert to a class for the first time."""
     inside, most, from_dict = [0], [0], KubeConfig.from_dict
@@ -66,8 +60,15 @@ def test_one_thread_at_a_time_has_the_file_converted(tmp_path: Path, monkeypatch
     assert found == ["one@https://127.0.0.1:6443"] * 4 and most == [1]
 
 
-def test_a_cluster_that_is_named_needs_no_kubeconfig(tmp_path: Path) -> None:
-    assert clusters.identity(None, CLUSTER, {"HOME": str(tmp_path)}) == CLUSTER
+def test_without_the_variable_it_is_the_file_below_home_and_a_cluster_that_is_named_needs_none(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    with pytest.raises(ConfigError, match="there is no kubeconfig") as raised:
+        clusters.load(None, environ)
+    assert "get-credentials" in str(raised.value.hint)
+    assert clusters.identity(None, CLUSTER, environ) == CLUSTER
+    (tmp_path / ".kube").mkdir()
+    written(tmp_path / ".kube" / "config", "home")
+    assert clusters.identity(None, None, environ) == "home@https://127.0.0.1:6443"
 
 
 def acting(key: str, value: Any) -> dict[str, Any]:
@@ -94,24 +95,25 @@ NO_ADDRESS = r"the server of context 'one' of your kubeconfig is .*, which is no
     (acting("as-user-extra", {"reason": ["x"]}), r"acts as another \(as-user-extra\)"),
     *((at(server=server), NO_ADDRESS) for server in ("127.0.0.1:6443", "api.example", "//api.example")),
     *((at(server=server), NO_ADDRESS) for server in ("ftp://api.example", "https://", "")),
-    (at(), NO_ADDRESS),
+    (at(), NO_ADDRESS), (at(server="https://127.0.0.1:port"), "context 'one' of your kubeconfig cannot be used"),
+    (at(server="https://api.example", **{"proxy-url": "socks5://127.0.0.1:1"}), r"the proxy to https://api\.example cannot be"),
 ])  # fmt: skip
-def test_what_a_kubeconfig_lacks_or_cannot_have_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    path = written(tmp_path / "config", "one", **changes)
+def test_what_a_kubeconfig_lacks_or_cannot_have_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)  # the package that such a proxy needs
     with pytest.raises(ConfigError, match=words):
-        clusters.identity(None, None, {"KUBECONFIG": str(path)})
+        api_of(written(tmp_path / "config", "one", **changes))
 
 
 @pytest.mark.parametrize(("text", "words"), [
     *((text, "config cannot be used as a kubeconfig") for text in ("- 1", "[]", "no", "{", "\x00")),
     *((text, "no current context") for text in ("", "{clusters: null, contexts: null, users: null}")),
 ])  # fmt: skip
-def test_a_file_that_is_no_kubeconfig_is_named_and_an_empty_one_lacks_a_context(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(ConfigError, match=words):
-        clusters.load(None, {"KUBECONFIG": str(tmp_path / "config")})
+        api_of(tmp_path / "config")
 
 
 def test_files_that_have_only_a_part_are_merged_and_the_first_one_counts(tmp_path: Path) -> None:
@@ -122,30 +124,13 @@ def test_files_that_have_only_a_part_are_merged_and_the_first_one_counts(tmp_pat
         "current": "current-context: two",
     }.items():
         (tmp_path / name).write_text(text)
-    written(tmp_path / "both", "one")
+    other = {"name": "other", "user": {"token": "t", "as": "jane"}}  # which only its own context minds
+    written(tmp_path / "both", "one", users=[{"name": "one", "user": {"token": "t"}}, other])
     written(tmp_path / "rest", "two", "https://127.0.0.2:6443")
     names = ("empty", "missing", "comment", "nulls", "current", "both", "rest")  # the first that says it counts
     environ = {"KUBECONFIG": ":".join(str(tmp_path / each) for each in names)}
     assert clusters.identity(None, None, environ) == "two@https://127.0.0.2:6443"
     assert clusters.identity("one", None, environ) == "one@https://127.0.0.1:6443"
-
-
-def test_a_user_who_acts_as_another_is_in_nobodys_way_in_another_context(tmp_path: Path) -> None:
-    users = [{"name": "one", "user": {"token": "t"}}, {"name": "other", "user": {"token": "t", "as": "jane"}}]
-    path = written(tmp_path / "config", "one", users=users)
-    assert clusters.identity(None, None, {"KUBECONFIG": str(path)}) == "one@https://127.0.0.1:6443"
-
-
-def test_a_server_whose_address_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:
-    path = written(tmp_path / "config", "one", "https://127.0.0.1:port")
-    with pytest.raises(ConfigError, match="context 'one' of your kubeconfig cannot be used"):
-        api_of(path)
-
-
-def test_no_kubeconfig_at_all_says_what_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no kubeconfig") as raised:
-        clusters.load(None, {"HOME": str(tmp_path)})
-    assert raised.value.hint is not None and "get-credentials" in raised.value.hint
 
 
 def test_a_context_that_leads_elsewhere_now_is_another_cluster(tmp_path: Path) -> None:
@@ -156,36 +141,23 @@ def test_a_context_that_leads_elsewhere_now_is_another_cluster(tmp_path: Path) -
         clusters.open_api(found, {"KUBECONFIG": str(path)})
 
 
-def test_names_for_display_are_short() -> None:
-    assert clusters.short_name(CLUSTER) == "one"
-    assert clusters.short_name("kind-kind@https://127.0.0.1:6443") == "kind-kind"
+@pytest.mark.parametrize(("identity", "name", "location"), [
+    (CLUSTER, "one", "us-central1"), ("kind-kind@https://127.0.0.1:6443", "kind-kind", None),
+    ("gke_my-project_us-east5-a_one@https://127.0.0.1:6443", "gke_my-project_us-east5-a_one", "us-east5-a"),
+])  # fmt: skip
+def test_a_cluster_has_a_short_name_and_its_location_or_none(identity: str, name: str, location: str | None) -> None:
+    assert (clusters.short_name(identity), clusters.location(identity)) == (name, location)
 
 
-def test_the_location_of_a_cluster_is_that_of_its_name_or_of_the_context_that_gcloud_wrote() -> None:
-    assert clusters.location(CLUSTER) == "us-central1"
-    assert clusters.location("gke_my-project_us-east5-a_one@https://127.0.0.1:6443") == "us-east5-a"
-    assert clusters.location("kind-kind@https://127.0.0.1:6443") is None
-
-
-def lines(stub: StubApi) -> list[str]:
-    """Return what a server, or a proxy, was asked."""
-    return [f"{asked.method} {asked.path}" for asked in stub.asked]
-
-
-def test_the_proxy_of_the_kubeconfig_is_used(tmp_path: Path, stub: StubApi) -> None:
-    stub.answers(StubReply(body={}))
-    changes = at(server="http://api.example", **{"proxy-url": stub.url})
-    api_of(written(tmp_path / "config", "one", **changes)).get("/api")
-    assert lines(stub) == ["GET http://api.example/api"]
-
-
-def test_no_variable_names_a_proxy_for_a_cluster_on_this_machine(
-    tmp_path: Path, stub: StubApi, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_proxy", [True, False], ids=["of the kubeconfig", "of a variable"])
+def test_the_proxy_of_the_kubeconfig_is_used_and_none_of_a_variable_for_a_cluster_on_this_machine(
+    tmp_path: Path, stub: StubApi, monkeypatch: pytest.MonkeyPatch, is_proxy: bool
 ) -> None:
     stub.answers(StubReply(body={}))
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:1")
-    api_of(written(tmp_path / "config", "one", stub.url)).get("/api")
-    assert lines(stub) == ["GET /api"]
+    changes = at(server="http://api.example", **{"proxy-url": stub.url}) if is_proxy else at(server=stub.url)
+    api_of(written(tmp_path / "config", "one", **changes)).get("/api")
+    assert [asked.path for asked in stub.asked] == ["http://api.example/api" if is_proxy else "/api"]
 
 
 def test_a_certificate_is_compared_with_the_name_that_the_kubeconfig_gives(tmp_path: Path) -> None:
@@ -204,16 +176,8 @@ def test_a_certificate_is_compared_with_the_name_that_the_kubeconfig_gives(tmp_p
             asked().get("/api")
 
 
-def test_a_proxy_for_which_a_package_is_missing_is_refused_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "socksio", None)
-    path = written(tmp_path / "c", "one", **at(server="https://api.example", **{"proxy-url": "socks5://127.0.0.1:1"}))
-    with pytest.raises(ConfigError, match=r"the proxy to https://api\.example cannot be used"):
-        api_of(path)
-
-
-COUNT = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " ")'
+COUNT = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " "); '
+GIVE = """printf '{"status": {"token": "t%s"}}' "$n$GIVEN\""""
 
 
 def opened(tmp_path: Path, script: str, answer: Callable[[httpx2.Request], httpx2.Response], **changes: Any) -> KubeApi:
@@ -243,10 +207,12 @@ def ask(tmp_path: Path, script: str, **changes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_a_token_is_kept_until_it_is_refused(tmp_path: Path, version: str) -> None:
-    script = f'{COUNT}; printf \'{{"status": {{"token": "t%s-%s"}}}}\' "$n" "$GIVEN"'
-    changes = {"apiVersion": f"client.authentication.k8s.io/{version}", "env": [{"name": "GIVEN", "value": "by-env"}]}
+def test_a_token_is_kept_until_it_is_refused_and_a_plugin_can_ask_for_nothing(tmp_path: Path, version: str) -> None:
+    changes = {"apiVersion": f"client.authentication.k8s.io/{version}", "env": [{"name": "GIVEN", "value": "-by-env"}]}
+    script = 'printf "%s" "$KUBERNETES_EXEC_INFO" > "$0.info"; cat > "$0.stdin"; ' + COUNT + GIVE
     assert ask(tmp_path, script, **changes) == ["Bearer t1-by-env", "Bearer t2-by-env", "Bearer t2-by-env"]
+    said = json.loads((tmp_path / "bin" / "plugin.info").read_text())
+    assert said["spec"] == {"interactive": False} and (tmp_path / "bin" / "plugin.stdin").read_text() == ""
 
 
 def test_a_token_that_many_threads_used_is_replaced_once(tmp_path: Path) -> None:
@@ -259,33 +225,21 @@ def test_a_token_that_many_threads_used_is_replaced_once(tmp_path: Path) -> None
         together.wait(HANG_S)  # all have signed with the token that is refused
         return httpx2.Response(401, json={})
 
-    api = opened(tmp_path, f'{COUNT}; printf \'{{"status": {{"token": "t%s"}}}}\' "$n"', answer)
+    api = opened(tmp_path, COUNT + GIVE, answer)
     with ThreadPoolExecutor(threads) as pool:
         assert list(pool.map(api.get, ["/api"] * threads)) == [{}] * threads
     assert (tmp_path / "bin" / "plugin.runs").read_text().count("x") == 2
 
 
 def test_a_plugin_that_gave_a_token_before_and_fails_is_asked_again(tmp_path: Path) -> None:
-    script = (
-        f'''{COUNT}; [ "$n" = 2 ] && {{ echo no route >&2; exit 3; }}; printf '{{"status": {{"token": "t%s"}}}}' "$n"'''
-    )
-    refused = {"Bearer t1"}
-    api = opened(
-        tmp_path,
-        script,
-        lambda sent: httpx2.Response(401 if sent.headers["Authorization"] in refused else 200, json={}),
-    )
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(401 if request.headers["Authorization"] == "Bearer t1" else 200, json={})
+
+    api = opened(tmp_path, COUNT + '[ "$n" = 2 ] && { echo no route >&2; exit 3; }; ' + GIVE, answer)
     with pytest.raises(CloudUnavailable, match="ended with code 3: no route") as raised:
         api.get("/api")
     assert raised.value.hint == clusters.TRY_IT
     assert api.get("/api") == {}
-
-
-def test_a_plugin_knows_that_it_can_ask_for_nothing(tmp_path: Path) -> None:
-    script = 'printf "%s" "$KUBERNETES_EXEC_INFO" > "$0.info"; cat > "$0.stdin"; echo \'{"status": {"token": "t"}}\''
-    ask(tmp_path, script)
-    said = json.loads((tmp_path / "bin" / "plugin.info").read_text())
-    assert said["spec"] == {"interactive": False} and (tmp_path / "bin" / "plugin.stdin").read_text() == ""
 
 
 @pytest.mark.parametrize(("script", "changes", "words"), [
@@ -299,9 +253,7 @@ def test_a_broken_plugin_is_named(tmp_path: Path, script: str, changes: dict[str
         ask(tmp_path, script, **changes)
 
 
-def test_a_plugin_that_does_not_end_is_ended_with_all_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = tmp_path / "started"
 
     class Late(subprocess.Popen[bytes]):

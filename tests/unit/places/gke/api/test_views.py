@@ -6,102 +6,72 @@ import pytest
 
 from orchestrator.errors import BadRequest, Preempted, QuotaError, SliceLost
 from orchestrator.places.gke.api import fields, views, words
+from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.places.gke.objects.pod_api import PodPhase
 from orchestrator.promise.lease.cloud_api import SliceState, SliceView
 from orchestrator.promise.lease.lease import SliceName
-from tests.unit.places.gke.api.store import (
-    CREATED,
-    NODE,
-    SERVER_NOW,
-    condition,
-    ended,
-    homeless,
-    jobset,
-    pod,
-    running,
-    waiting,
-)
+from tests.unit.places.gke.api.store import NODE, NOW, THEN, condition, ended, homeless, jobset, pod, running, waiting
 
-CREATED_S = SERVER_NOW - 300.0
-LATER = "2026-09-21T14:13:40Z"  # 20 s after CREATED
+THEN_S = NOW - 300.0
+LATER = "2026-09-21T14:13:40Z"  # 20 s after THEN
+SOON = "2026-09-21T14:18:00Z"  # 20 s before NOW
+LATE = pod(1, {"running": {"startedAt": LATER}}, phase="Running")
 NAME = SliceName("kind@https://127.0.0.1:1", "team", NODE, queued=True)
 
 
 def view(found: dict[str, Any], *pods: dict[str, Any], **fields: Any) -> SliceView:
-    return views.slice_view(views.Seen(found, pods, server_now=SERVER_NOW, **fields), NAME)
+    return views.slice_view(views.Seen(found, pods, server_now=NOW, **fields), NAME)
 
 
-def test_a_suspended_jobset_waits_in_its_queue_and_says_why_kueue_does_not_admit_it() -> None:
-    message = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu"
-    workload = {"status": {"conditions": [condition("QuotaReserved", status="False", message=message)]}}
-    seen = view(jobset(suspend=True), workload=workload)
-    assert (seen.state, seen.native_state) == (SliceState.QUEUED, f"Suspended: {message}")
+def pod_of(found: dict[str, Any]) -> dict[str, Any]:
+    (replicated,) = found["spec"]["replicatedJobs"]
+    spec: dict[str, Any] = replicated["template"]["spec"]["template"]["spec"]
+    return spec
 
 
-def test_a_jobset_that_is_sent_back_waits_also_while_its_pods_are_being_stopped() -> None:
-    assert view(jobset(suspend=True), running(0), running(1)).state is SliceState.QUEUED
-    ended_well = jobset(condition("Completed"), suspend=True)
-    assert view(ended_well, ended(0), ended(1)).state is SliceState.READY
-
-
-def test_a_jobset_that_kueue_suspends_for_good_has_reached_its_limit() -> None:
-    over = condition("Evicted", reason="DeactivatedDueToMaximumExecutionTimeExceeded", message="exceeded the time")
-    seen = view(jobset(suspend=True), workload={"status": {"conditions": [over]}})
-    assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, SliceLost) and seen.error.reason == "deadline"
-
-
-def test_a_suspended_jobset_without_a_workload_names_what_may_be_missing() -> None:
-    assert "LocalQueue" in view(jobset(suspend=True)).native_state
-
-
-def test_a_workload_that_may_not_be_read_is_no_missing_queue() -> None:
-    native = view(jobset(suspend=True), unread="workloads is forbidden").native_state
-    assert "LocalQueue" not in native and "workloads is forbidden" in native
-
-
-def test_pods_without_a_node_wait_and_say_what_the_scheduler_says() -> None:
-    seen = view(jobset(), homeless(0, "0/3 nodes are available: 3 node(s) didn't match"), homeless(1))
-    assert seen.state is SliceState.CREATING
-    assert seen.native_state == "Pending: 2 of 2 pods have no node: 0/3 nodes are available: 3 node(s) didn't match"
+def with_condition(message: str, kind: str = "QuotaReserved", status: str = "False", **more: str) -> dict[str, Any]:
+    return {"status": {"conditions": [condition(kind, status=status, message=message, **more)]}}
 
 
 def test_a_pod_that_has_a_node_and_does_not_start_says_why() -> None:
-    earlier = {"type": "Warning", "reason": "FailedMount", "message": "timed out", "firstTimestamp": CREATED}
+    earlier = {"type": "Warning", "reason": "FailedMount", "message": "timed out", "firstTimestamp": THEN}
     mount = {"type": "Warning", "reason": "FailedMount", "message": 'secret "x" not found', "eventTime": LATER}
-    last = {"lastTimestamp": "2026-09-21T14:18:00Z"}
+    last = {"lastTimestamp": SOON}
     placed = {"type": "Warning", "reason": "FailedScheduling", "message": "0/3 nodes are available", **last}
     pulled = {"type": "Normal", "reason": "Pulled", "message": "the image is there", **last}
     seen = view(jobset(), waiting(0, "PodInitializing"), running(1), events=[earlier, placed, mount, pulled])
     assert seen.native_state == 'Starting (1 of 2 pods run: PodInitializing: secret "x" not found)'
 
 
-def test_since_when_all_pods_run_and_on_which_nodes_they_are_is_said() -> None:
-    seen = view(jobset(), running(0), running(1, node="node-0"))
-    assert (seen.running_s, seen.nodes) == (300.0, ("node-0",))
-    starting = view(jobset(), running(0), homeless(1))
-    assert (starting.running_s, starting.nodes) == (None, ("node-0",))
-
-
-@pytest.mark.parametrize(("server_now", "running_s"), [(SERVER_NOW, 280.0), (CREATED_S, 0.0), (None, None)])
-def test_the_last_pod_that_started_counts_by_the_clock_of_the_server(
-    server_now: float | None, running_s: float | None
+@pytest.mark.parametrize(("second", "server_now", "running_s", "nodes"), [
+    (running(1, node="node-0"), NOW, 300.0, ("node-0",)), (homeless(1), NOW, None, ("node-0",)),
+    (LATE, NOW, 280.0, ("node-0", "node-1")), (LATE, THEN_S, 0.0, ("node-0", "node-1")),
+    (LATE, None, None, ("node-0", "node-1")),
+])  # fmt: skip
+def test_on_which_nodes_the_pods_are_and_since_when_all_run_by_the_clock_of_the_server(
+    second: dict[str, Any], server_now: float | None, running_s: float | None, nodes: tuple[str, ...]
 ) -> None:
-    pods = (running(0), pod(1, {"running": {"startedAt": LATER}}, phase="Running"))
-    assert views.slice_view(views.Seen(jobset(), pods, server_now=server_now), NAME).running_s == running_s
+    seen = views.slice_view(views.Seen(jobset(), (running(0), second), server_now=server_now), NAME)
+    assert (seen.running_s, seen.nodes) == (running_s, nodes)
 
 
-def test_a_jobset_on_nodes_that_may_be_taken_away_is_on_spot() -> None:
+def test_a_jobset_is_claimed_to_the_end_of_its_life_and_once_it_has_ended_until_the_cluster_deletes_it() -> None:
     found = jobset()
-    assert not view(found).spot
-    nodes = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["nodeSelector"]
-    nodes["cloud.google.com/gke-spot"] = "true"
+    found["spec"]["ttlSecondsAfterFinished"] = 600
+    seen = view(found, running(0), running(1))
+    assert seen.labels["tpujob-deadline"] == seen.labels["tpujob-claimed-until"] == "1790003600"
+    assert (seen.accelerator_type, seen.created_at, seen.deadline) == ("v5litepod-8", THEN_S, THEN_S + 3600)
+    found["status"]["conditions"] = [condition("Completed")]
+    assert view(found, ended(0), ended(1)).deadline == THEN_S + 3600 + 600
+    assert not seen.spot
+    pod_of(found)["nodeSelector"]["cloud.google.com/gke-spot"] = "true"
     assert view(found).spot
 
 
 def test_what_is_left_of_a_jobset_is_as_old_as_the_newest_of_it() -> None:
     newer = running(1)
     newer["metadata"]["creationTimestamp"] = LATER
-    assert views.leftovers_view(NAME, {"pods": [running(0), newer]}, "x").created_at == CREATED_S + 20
+    assert views.leftovers_view(NAME, {"pods": [running(0), newer]}, "x").created_at == THEN_S + 20
 
 
 def test_counts_that_a_jobset_does_not_say_are_one_as_for_kubernetes() -> None:
@@ -116,29 +86,6 @@ def test_of_the_pods_that_have_not_started_one_without_a_node_is_asked_about_fir
     assert views.waiting_pod([started, late, without]) == without["metadata"]["name"]
     assert views.waiting_pod([started, late]) == late["metadata"]["name"]
     assert views.waiting_pod([started]) is None
-
-
-def test_the_claim_of_a_jobset_that_has_ended_goes_on_until_the_cluster_deletes_it() -> None:
-    found = jobset(condition("Completed"))
-    found["spec"]["ttlSecondsAfterFinished"] = 600
-    life_s = 3600
-    assert view(found, ended(0), ended(1)).deadline == CREATED_S + life_s + 600
-    found["status"]["conditions"] = []
-    assert view(found, running(0), running(1)).deadline == CREATED_S + life_s
-
-
-def test_pods_that_do_not_exist_yet_wait_as_well() -> None:
-    assert view(jobset()).native_state == "Pending: 2 of 2 pods have no node"
-
-
-@pytest.mark.parametrize(("pods", "native"), [
-    ([waiting(0), waiting(1)], "Starting (0 of 2 pods run: ContainerCreating)"),
-    ([running(0), homeless(1)], "Pending: 1 of 2 pods have no node, 1 run: 0/3 nodes are available"),
-    ([running(0)], "Pending: 1 of 2 pods have no node, 1 run"),
-])  # fmt: skip
-def test_a_jobset_whose_pods_start_is_being_created(pods: list[dict[str, Any]], native: str) -> None:
-    seen = view(jobset(), *pods)
-    assert (seen.state, seen.native_state) == (SliceState.CREATING, native)
 
 
 ENFORCED = 'pods "x-0-" is forbidden: violates PodSecurity "baseline:latest": privileged'
@@ -163,8 +110,8 @@ def refused(message: str, reason: str = "FailedCreate", at: str = LATER, **more:
     (refused('Error creating: admission webhook "m" denied the request: Node "gke-a" not found'), None),
     (refused('job "j" creation failed with error: admission webhook "m" denied the request: JobSet.x "j" not found',
              "JobCreationFailed"), None),
-    (refused(f"Error creating: {ENFORCED}", at=CREATED), None),
-    (refused(f"Error creating: {ENFORCED}", at=CREATED, series={"lastObservedTime": LATER}), 64),
+    (refused(f"Error creating: {ENFORCED}", at=THEN), None),
+    (refused(f"Error creating: {ENFORCED}", at=THEN, series={"lastObservedTime": LATER}), 64),
 ], ids=range(12))  # fmt: skip
 def test_what_admission_refuses_for_good_ends_the_wait_with_its_words(event: dict[str, Any], code: int | None) -> None:
     """A refusal from before the JobSet was resumed is over; a quota that is only used up may be free again."""
@@ -179,7 +126,7 @@ def test_what_admission_refuses_for_good_ends_the_wait_with_its_words(event: dic
 
 
 NOT_YET = f'job "{NODE}-slice-0" creation failed with error: admission webhook "m" denied the request: no such set'
-NEW = "2026-09-21T14:18:18.500000Z"  # 1.5 s before SERVER_NOW
+NEW = "2026-09-21T14:18:18.500000Z"  # 1.5 s before NOW
 
 
 @pytest.mark.parametrize(("event", "made", "jobs", "refuses"), [
@@ -193,31 +140,57 @@ NEW = "2026-09-21T14:18:18.500000Z"  # 1.5 s before SERVER_NOW
     (refused(NOT_YET, "JobCreationFailed", at=NEW), None, (), False),
     (refused(ENFORCED, at=NEW), None, None, False),
 ], ids=range(9))  # fmt: skip
-def test_a_refusal_is_over_once_that_is_made_and_is_not_believed_while_it_is_new(
-    event: dict[str, Any], made: str | None, jobs: Any, refuses: bool
-) -> None:
-    """Kueue once refused a Job as its cache did not know the JobSet yet, and JobSet made the Job a moment later."""
+def test_a_refusal_is_over_once_that_is_made(event: dict[str, Any], made: str | None, jobs: Any, refuses: bool) -> None:
+    """It is not believed while it is new: Kueue refused a Job whose JobSet it did not know yet, and a moment later not."""
     pods = [running(0)] if made else []
     for each in pods:
         each["metadata"]["creationTimestamp"] = made
     assert (view(jobset(), *pods, jobs=jobs, events=[event]).error is not None) is refuses
 
 
-def test_a_jobset_of_which_no_job_is_made_says_so_where_jobs_were_asked_for() -> None:
-    assert view(jobset(), jobs=()).native_state == f"Pending: {words.NO_JOB}"
-    full = refused("exceeded quota: q", "JobCreationFailed")
-    assert view(jobset(), jobs=(), events=[full]).native_state == "Pending: exceeded quota: q", "others may free it"
-    assert view(jobset(), jobs=({},)).native_state == "Pending: 2 of 2 pods have no node"
+WHY = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu"
+QUEUED = jobset(suspend=True)
+PRIORITY = jobset(suspend=True, labels={"kueue.x-k8s.io/priority-class": "nope"})
+OF_POD = jobset(suspend=True)
+pod_of(OF_POD)["priorityClassName"] = "urgent"
+GOING = jobset(deletionTimestamp=THEN, finalizers=["foregroundDeletion", "example.com/hold"])
+UNREAD = {"unread": "workloads is forbidden"}
+BOTH = [running(0), running(1)]
+SPARED = ended(0, conditions=[condition("DisruptionTarget", reason="EvictionByEvictionAPI")])
+NO_NODE = "Pending: 2 of 2 pods have no node"
 
 
-def test_a_priority_of_which_kueue_makes_no_workload_is_named() -> None:
-    named = jobset(suspend=True, labels={"kueue.x-k8s.io/priority-class": "nope"})
-    why = f"Suspended: {words.NO_WORKLOAD}: is there a"
-    assert view(named).native_state == f"{why} WorkloadPriorityClass nope?"
-    assert "nope" not in view(named, unread="workloads is forbidden").native_state
-    of_pod = jobset(suspend=True)
-    of_pod["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["priorityClassName"] = "urgent"
-    assert view(of_pod).native_state == f"{why} PriorityClass urgent?"
+@pytest.mark.parametrize(("found", "pods", "more", "state", "native"), [
+    (QUEUED, [], {"workload": with_condition(WHY)}, "QUEUED", f"Suspended: {WHY}"),
+    (QUEUED, [], {}, "QUEUED", f"Suspended: {words.NOT_SEEN}"),
+    (QUEUED, [], UNREAD, "QUEUED", "Suspended: workloads is forbidden"),
+    (QUEUED, BOTH, {}, "QUEUED", f"Suspended: {words.NOT_SEEN}"),  # sent back: its pods are being stopped
+    (PRIORITY, [], {}, "QUEUED", f"Suspended: {words.NO_WORKLOAD}: is there a WorkloadPriorityClass nope?"),
+    (PRIORITY, [], UNREAD, "QUEUED", "Suspended: workloads is forbidden"),
+    (OF_POD, [], {}, "QUEUED", f"Suspended: {words.NO_WORKLOAD}: is there a PriorityClass urgent?"),
+    (jobset(), [], {}, "CREATING", NO_NODE), (jobset(), [], {"jobs": ({},)}, "CREATING", NO_NODE),
+    (jobset(), [], {"jobs": ()}, "CREATING", f"Pending: {words.NO_JOB}"),
+    (jobset(), [], {"jobs": (), "events": [refused("exceeded quota: q", "JobCreationFailed")]}, "CREATING",
+     "Pending: exceeded quota: q"),  # others may free it
+    (jobset(), [homeless(0, "0/3 nodes: no match"), homeless(1)], {}, "CREATING", f"{NO_NODE}: 0/3 nodes: no match"),
+    (jobset(), [waiting(0), waiting(1)], {}, "CREATING", "Starting (0 of 2 pods run: ContainerCreating)"),
+    (jobset(), [running(0), homeless(1)], {}, "CREATING", "Pending: 1 of 2 pods have no node, 1 run: 0/3 nodes are available"),
+    (jobset(), [running(0)], {}, "CREATING", "Pending: 1 of 2 pods have no node, 1 run"),
+    (jobset(slices=2), BOTH, {}, "CREATING", "Pending: 2 of 4 pods have no node, 2 run"),
+    (jobset(slices=2), [*BOTH, running(0, slice=1), running(1, slice=1)], {}, "READY", "Running"),
+    (jobset(), BOTH, {}, "READY", "Running"), (jobset(), [ended(0), running(1)], {}, "READY", "Running"),
+    (jobset(), [ended(0, 3), ended(1)], {}, "READY", "Finished"),
+    (jobset(condition("Completed")), [], {}, "READY", "Completed"),
+    (jobset(condition("Completed"), suspend=True), [ended(0), ended(1)], {}, "READY", "Finished"),
+    (jobset(condition("Completed"), hosts=1), [SPARED], {}, "READY", "Finished"),  # it was to be evicted, and was faster
+    (jobset(condition("Failed")), [ended(0, 3)], {}, "READY", "Failed"),
+    (GOING, [running(0)], {}, "DELETING", "Deleting, 1 pod left held by finalizer example.com/hold"),
+])  # fmt: skip
+def test_the_state_of_a_jobset_says_why_it_waits(
+    found: dict[str, Any], pods: list[dict[str, Any]], more: dict[str, Any], state: str, native: str
+) -> None:
+    seen = view(found, *pods, **more)
+    assert (seen.state, seen.native_state, seen.error) == (SliceState[state], native, None)
 
 
 MOST = "insufficient quota for google.com/tpu in flavor {}, podsets requests (0) + request (8) > maximum capacity (4)"
@@ -231,150 +204,88 @@ FULL_NOW = "insufficient unused quota for google.com/tpu in flavor spot, 4 more 
     ([MOST.format("v5e"), FULL_NOW], "Pending", False), ([FULL_NOW], "Pending", False),
     (["flavor v4 doesn't match node affinity"], "Pending", False),
 ])  # fmt: skip
-def test_a_request_that_is_larger_than_any_quota_is_never_admitted(
-    clauses: list[str], reason: str, never: bool
-) -> None:
+def test_a_request_larger_than_any_quota_is_never_admitted(clauses: list[str], reason: str, never: bool) -> None:
     message = f"couldn't assign flavors to pod set slice: {', '.join(clauses)}"
-    waits = condition("QuotaReserved", status="False", reason=reason, message=message)
-    error = view(jobset(suspend=True), workload={"status": {"conditions": [waits]}}).error
+    error = view(QUEUED, workload=with_condition(message, reason=reason)).error
     assert isinstance(error, QuotaError) is never
     assert error is None or clauses[0] in error.message
 
 
-@pytest.mark.parametrize(("pods", "native"), [
-    ([running(0), running(1)], "Running"), ([ended(0), running(1)], "Running"), ([ended(0, 3), ended(1)], "Finished"),
+MISSING = 'secret "tpujob-x" not found'
+ROOT = "container has runAsNonRoot and image will run as root"
+
+
+@pytest.mark.parametrize(("reason", "message", "since", "about"), [
+    ("ImagePullBackOff", "rpc error: code = NotFound desc = x: not found", SOON, "image"),
+    ("ImagePullBackOff", "pull access denied", SOON, "image"), ("InvalidImageName", "couldn't parse image name", SOON, "image"),
+    ("ImagePullBackOff", "503", SOON, None), ("ImagePullBackOff", "503", THEN, "image"),
+    *(("CreateContainerConfigError", message, SOON, None) for message in (
+        MISSING, 'object "team"/"tpujob-x" not registered', "failed to sync secret cache: timed out")),
+    ("CreateContainerConfigError", MISSING, THEN, ""), ("CreateContainerConfigError", ROOT, SOON, ""),
 ])  # fmt: skip
-def test_a_jobset_all_of_whose_pods_have_started_is_ready(pods: list[dict[str, Any]], native: str) -> None:
-    seen = view(jobset(), *pods)
-    assert (seen.state, seen.native_state) == (SliceState.READY, native)
+def test_a_container_that_cannot_start_ends_the_wait(reason: str, message: str, since: str, about: str | None) -> None:
+    """A registry that fails, and a Secret that the node has not seen yet, have some minutes."""
+    bound = {**condition("PodScheduled"), "lastTransitionTime": since}
+    seen = view(jobset(), waiting(0, reason, message, conditions=[bound]), waiting(1))
+    assert (seen.state is SliceState.CREATING) is (about is None) and (seen.state is SliceState.TOMBSTONE) is (
+        about is not None
+    )
+    if about is not None:
+        assert isinstance(seen.error, BadRequest) and message in seen.error.message
+        assert ("image" in str(seen.error.hint)) is (about == "image")
 
 
-def test_a_completed_jobset_is_ready_also_without_its_pods() -> None:
-    seen = view(jobset(condition("Completed")))
-    assert (seen.state, seen.native_state, seen.error) == (SliceState.READY, "Completed", None)
+LATE_JOB = with_condition("Job was active too long", "Failed", "True", reason="DeadlineExceeded")
+OVER = with_condition("too long", "Evicted", "True", reason="DeactivatedDueToMaximumExecutionTimeExceeded")
+LOST_JOB = with_condition("said why", "Failed", "True", reason="BackoffLimitExceeded")
+REFUSED = pod(1, reason="UnexpectedAdmissionError", message="no TPUs", phase="Failed")
 
 
-def test_the_pods_of_all_slices_have_to_start() -> None:
-    first = [running(0), running(1)]
-    assert view(jobset(slices=2), *first).state is SliceState.CREATING
-    assert view(jobset(slices=2), *first, running(0, slice=1), running(1, slice=1)).state is SliceState.READY
-
-
-@pytest.mark.parametrize(("reason", "message"), [
-    ("ImagePullBackOff", "rpc error: code = NotFound desc = x: not found"), ("ImagePullBackOff", "pull access denied"),
-    ("InvalidImageName", "couldn't parse image name"),
+@pytest.mark.parametrize(("found", "more", "pods", "deadline", "words"), [
+    (QUEUED, {"workload": OVER}, [], True, "too long"),
+    (jobset(condition("Failed")), {"jobs": [LATE_JOB]}, [], True, "Job was active too long"),
+    (jobset(condition("Failed", message="a job failed")), {"jobs": [LOST_JOB]}, [], False, "with their nodes: a job failed"),
+    (jobset(condition("Failed")), {}, [waiting(0), REFUSED], False,
+     "worker1 never started (UnexpectedAdmissionError): no TPUs"),
 ])  # fmt: skip
-def test_an_image_that_cannot_be_had_ends_the_wait_at_once(reason: str, message: str) -> None:
-    seen = view(jobset(), waiting(0, reason, message), waiting(1))
-    assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, BadRequest)
-    assert message in seen.error.message and seen.error.hint is not None and "image" in seen.error.hint
+def test_a_jobset_that_ended_without_an_end_of_its_pods_is_lost_and_says_why(
+    found: dict[str, Any], more: dict[str, Any], pods: list[dict[str, Any]], deadline: bool, words: str
+) -> None:
+    seen = view(found, *pods, **more)
+    assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, SliceLost)
+    assert (seen.error.reason == "deadline") is deadline and seen.error.message.endswith(words)
 
 
-def test_a_registry_that_fails_otherwise_has_some_minutes() -> None:
-    def state(scheduled: str) -> SliceState:
-        bound = {**condition("PodScheduled"), "lastTransitionTime": scheduled}
-        return view(jobset(hosts=1), waiting(0, "ImagePullBackOff", "503", conditions=[bound])).state
-
-    assert state("2026-09-21T14:18:00Z") is SliceState.CREATING  # 20 s ago by the clock of the server
-    assert state(CREATED) is SliceState.TOMBSTONE
-
-
-def test_a_secret_that_the_node_has_not_seen_yet_has_some_minutes_and_is_no_matter_of_the_image() -> None:
-    def seen(message: str, scheduled: str) -> SliceView:
-        bound = {**condition("PodScheduled"), "lastTransitionTime": scheduled}
-        return view(jobset(hosts=1), waiting(0, "CreateContainerConfigError", message, conditions=[bound]))
-
-    missing, soon = 'secret "tpujob-x" not found', "2026-09-21T14:18:00Z"
-    for message in (missing, 'object "team"/"tpujob-x" not registered', "failed to sync secret cache: timed out"):
-        assert seen(message, soon).state is SliceState.CREATING
-    late = seen(missing, CREATED)
-    assert late.state is SliceState.TOMBSTONE and isinstance(late.error, BadRequest)
-    assert missing in late.error.message and "image" not in str(late.error.hint)
-    assert seen("container has runAsNonRoot and image will run as root", soon).state is SliceState.TOMBSTONE
-
-
-def test_a_pod_that_its_node_refused_says_why_the_jobset_failed() -> None:
-    status: dict[str, Any] = {
-        "reason": "UnexpectedAdmissionError",
-        "message": "Allocate failed due to no TPUs",
-        "phase": "Failed",
-    }
-    seen = view(jobset(condition("Failed")), waiting(0), pod(1, **status))
-    assert isinstance(seen.error, SliceLost)
-    assert seen.error.message == "worker1 never started (UnexpectedAdmissionError): Allocate failed due to no TPUs"
-
-
-def test_a_pod_that_succeeded_though_it_was_to_be_evicted_was_not_taken_away() -> None:
-    spared = ended(0, conditions=[condition("DisruptionTarget", reason="EvictionByEvictionAPI")])
-    assert view(jobset(condition("Completed"), hosts=1), spared).state is SliceState.READY
-
-
-def test_the_container_of_the_job_counts_and_not_one_that_the_cluster_adds() -> None:
-    found = running(0)
-    added = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 9}}}
-    found["status"]["containerStatuses"].insert(0, added)
-    seen = views.pod_view(found, 1)
-    assert seen.rc is None and seen.started_at is not None
-
-
-@pytest.mark.parametrize(("status", "reason"), [
-    ({"reason": "Evicted", "message": "The node was low on resource: memory"}, "Evicted"),
-    ({"conditions": [condition("DisruptionTarget", reason="PreemptionByScheduler")]}, "Preempting"),
-    ({"conditions": [condition("DisruptionTarget", reason="DeletionByTaintManager")]}, "NodeLost"),
-    ({"conditions": [condition("DisruptionTarget", reason="DeletionByPodGC")]}, "NodeLost"),
-    ({"conditions": [condition("DisruptionTarget", reason="EvictionByEvictionAPI")]}, "Evicted"),
+@pytest.mark.parametrize(("of_condition", "reason"), [
+    ("", "Evicted"), ("PreemptionByScheduler", "Preempting"), ("DeletionByTaintManager", "NodeLost"),
+    ("DeletionByPodGC", "NodeLost"), ("EvictionByEvictionAPI", "Evicted"),
 ])  # fmt: skip
-def test_a_pod_that_was_taken_away_takes_the_jobset_with_it(status: dict[str, Any], reason: str) -> None:
+def test_a_pod_that_was_taken_away_takes_the_jobset_with_it(of_condition: str, reason: str) -> None:
+    by_kubelet = {"reason": "Evicted", "message": "said why"}  # the node was low on something
+    status = {"conditions": [condition("DisruptionTarget", reason=of_condition)]} if of_condition else by_kubelet
     seen = view(jobset(), running(0), {**running(1), "status": {**running(1)["status"], **status}})
     assert (seen.state, seen.native_state) == (SliceState.TOMBSTONE, reason)
-    why = status.get("message", "said why")
-    assert isinstance(seen.error, Preempted) and seen.error.message == f"worker1 was taken away: {reason}: {why}"
+    assert isinstance(seen.error, Preempted) and seen.error.message == f"worker1 was taken away: {reason}: said why"
 
 
-def test_a_jobset_whose_job_was_too_late_says_so_by_its_reason() -> None:
-    late = {
-        "status": {"conditions": [condition("Failed", reason="DeadlineExceeded", message="Job was active too long")]}
-    }
-    seen = view(jobset(condition("Failed")), jobs=[late])
-    assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, SliceLost) and seen.error.reason == "deadline"
+WITH_MESH = running(0)
+WITH_MESH["status"]["containerStatuses"].insert(0, {"name": "istio-proxy", "state": {"terminated": {"exitCode": 9}}})
+GATED = condition("PodScheduled", status="False", reason="SchedulingGated")
 
 
-def test_a_failed_jobset_whose_pods_have_ended_is_there_to_be_read() -> None:
-    seen = view(jobset(condition("Failed")), ended(0, 3))
-    assert (seen.state, seen.native_state) == (SliceState.READY, "Failed")
-
-
-def test_a_failed_jobset_without_pods_is_lost_and_says_what_the_jobset_says() -> None:
-    refused = {"status": {"conditions": [condition("Failed", reason="BackoffLimitExceeded")]}}
-    error = view(
-        jobset(condition("Failed", message="jobset failed due to one or more job failures")), jobs=[refused]
-    ).error
-    assert isinstance(error, SliceLost) and error.reason != "deadline"
-    assert error.message.endswith("gone with their nodes: jobset failed due to one or more job failures")
-
-
-def test_a_jobset_that_is_being_deleted_names_its_finalizers() -> None:
-    going = jobset(deletionTimestamp=CREATED, finalizers=["foregroundDeletion", "example.com/hold"])
-    assert view(going, running(0)).native_state == "Deleting, 1 pod left held by finalizer example.com/hold"
-
-
-def test_its_end_by_the_control_plane_stands_where_labels_of_a_slice_have_it() -> None:
-    seen = view(jobset())
-    assert seen.deadline == 1_790_003_600.0
-    assert seen.labels["tpujob-deadline"] == seen.labels["tpujob-claimed-until"] == "1790003600"
-    assert (seen.accelerator_type, seen.created_at) == ("v5litepod-8", 1_790_000_000.0)
-
-
-def test_a_pod_is_a_worker_by_its_slice_and_its_host() -> None:
-    found = views.pod_view(ended(1, 3, slice=2), hosts=4)
-    assert (found.worker, found.phase, found.rc, found.node) == (9, PodPhase.FAILED, 3, "node-1")
-    assert found.started_at == found.ended_at == 1_790_000_000.0
-
-
-@pytest.mark.parametrize(("code", "rc"), [(3, 3), (0, 0), ("3", None), (True, None), (None, None)])
-def test_how_a_container_ended_is_its_code_and_what_it_noted(code: Any, rc: int | None) -> None:
-    found = views.pod_view(pod(0, {"terminated": {"exitCode": code, "message": "saved at step 9"}}), 1)
-    assert (found.rc, found.note) == (rc, "saved at step 9")
+@pytest.mark.parametrize(("found", "values"), [
+    (ended(1, 3, slice=2), {"worker": 9, "phase": PodPhase.FAILED, "rc": 3, "node": "node-1",
+                            "started_at": THEN_S, "ended_at": THEN_S}),
+    (WITH_MESH, {"rc": None, "started_at": THEN_S}),
+    *((pod(0, {"terminated": {"exitCode": code, "message": "saved at step 9"}}), {"rc": rc, "note": "saved at step 9"})
+      for code, rc in ((3, 3), (0, 0), ("3", None), (True, None), (None, None))),
+    ({}, {"phase": PodPhase.UNKNOWN, "rc": None, "node": "", "started_at": None}),
+    (homeless(0), {"reason": "Unschedulable"}), (pod(0), {"reason": ""}),
+    (pod(0, node="", conditions=[GATED]), {"reason": "SchedulingGated"}),
+])  # fmt: skip
+def test_a_pod_is_a_worker_whose_container_says_how_it_is(found: dict[str, Any], values: dict[str, Any]) -> None:
+    seen = views.pod_view(found, hosts=4)
+    assert {key: getattr(seen, key) for key in values} == values
 
 
 @pytest.mark.parametrize("text", [None, "", "soon", 1_790_000_000])
@@ -382,97 +293,64 @@ def test_what_is_no_time_of_the_api_counts_as_not_said(text: Any) -> None:
     assert fields.time_of(text) is None
 
 
-def test_a_pod_without_any_field_is_of_unknown_phase() -> None:
-    found = views.pod_view({}, hosts=1)
-    assert (found.phase, found.rc, found.node, found.started_at) == (PodPhase.UNKNOWN, None, "", None)
-
-
-def test_a_pod_without_a_container_status_waits_for_the_reason_of_the_scheduler() -> None:
-    assert views.pod_view(homeless(0), 1).reason == "Unschedulable"
-    gated = condition("PodScheduled", status="False", reason="SchedulingGated")
-    assert views.pod_view(pod(0, node="", conditions=[gated]), 1).reason == "SchedulingGated"
-    assert views.pod_view(pod(0), 1).reason == ""
-
-
-def test_a_node_is_busy_while_pods_on_it_ask_for_tpus() -> None:
-    node = {
-        "metadata": {"name": "gke-a", "creationTimestamp": CREATED, "labels": {"cloud.google.com/gke-nodepool": "v5e"}}
-    }
-    asking = {"resources": {"requests": {"google.com/tpu": "4"}}}
-
-    def busy(phase: str, *containers: dict[str, Any], place: str = "gke-a") -> bool:
-        pod = {"spec": {"nodeName": place, "containers": [*containers]}, "status": {"phase": phase}}
-        return views.node_view(node, [pod]).busy
-
-    assert busy("Running", asking) and busy("Pending", {}, asking)
-    assert not busy("Succeeded", asking) and not busy("Failed", asking)
-    assert not busy("Running", {}) and not busy("Running", asking, place="gke-b")
-    assert (views.node_view(node, []).pool, views.node_view(node, []).ends_at) == ("v5e", None)
-
-
-def test_a_node_with_a_run_limit_says_when_the_cloud_ends_it() -> None:
-    labels = {"cloud.google.com/gke-max-run-duration-seconds": "3600"}
-    node = {"metadata": {"name": "gke-a", "creationTimestamp": CREATED, "labels": labels}}
-    assert views.node_view(node, []).ends_at == 1_790_003_600.0
-
-
 @pytest.mark.parametrize("life", ["²", "9" * 400, "-1", "1e3", ""])
 def test_a_life_that_is_no_number_of_seconds_counts_as_not_said(life: str) -> None:
     assert view(jobset(annotations={"tpujob-life-seconds": life})).deadline is None
 
 
-def workload(message: str, kind: str = "QuotaReserved", status: str = "False") -> dict[str, Any]:
-    return {"status": {"conditions": [condition(kind, status=status, message=message)]}}
+TPU = {"resources": {"requests": {"google.com/tpu": "4"}}}
 
 
-def test_what_kueue_says_of_flavors_of_other_accelerators_is_left_out() -> None:
-    others = ", ".join(f"flavor {name} doesn't match node affinity" for name in ("tpu-v4-podslice", "tpu7x"))
-    why = "insufficient unused quota for google.com/tpu in flavor tpu-v5p-slice, 4 more needed"
-    found = words.for_kueue(workload(f"couldn't assign flavors to pod set slice: {others}, {why}"))
-    assert found == f"couldn't assign flavors to pod set slice: {why}"
+@pytest.mark.parametrize(("phase", "containers", "place", "busy"), [
+    ("Running", [TPU], "gke-a", True), ("Pending", [{}, TPU], "gke-a", True), ("Succeeded", [TPU], "gke-a", False),
+    ("Failed", [TPU], "gke-a", False), ("Running", [{}], "gke-a", False), ("Running", [TPU], "gke-b", False),
+])  # fmt: skip
+def test_a_node_is_busy_while_pods_on_it_ask_for_tpus(phase: str, containers: Any, place: str, busy: bool) -> None:
+    labels = {"cloud.google.com/gke-nodepool": "v5e"}
+    node = {"metadata": {"name": "gke-a", "creationTimestamp": THEN, "labels": labels}}
+    of_pod = {"spec": {"nodeName": place, "containers": containers}, "status": {"phase": phase}}
+    assert views.node_view(node, [of_pod]) == NodeView("gke-a", "v5e", busy=busy)
+    labels["cloud.google.com/gke-max-run-duration-seconds"] = "3600"
+    assert views.node_view(node, []).ends_at == THEN_S + 3600
 
 
-def test_a_job_for_which_no_flavor_fits_is_told_about_all() -> None:
-    message = "couldn't assign flavors to pod set slice: flavor tpu7x doesn't match node affinity"
-    assert words.for_kueue(workload(message)) == message
+ASSIGN, OTHER = "couldn't assign flavors to pod set slice: ", "flavor tpu7x doesn't match node affinity"
+SENT_BACK = with_condition("Preempted to accommodate a workload", "Evicted", "True")
+BACK_AND_WAITS = {
+    "status": {"conditions": [*with_condition(FULL_NOW)["status"]["conditions"], *SENT_BACK["status"]["conditions"]]}
+}
 
 
-def test_any_other_message_of_kueue_is_passed_on() -> None:
-    assert words.for_kueue(workload("LocalQueue tpu doesn't exist")) == "LocalQueue tpu doesn't exist"
-    assert words.for_kueue(workload("Preempted to accommodate a workload", "Evicted", "True")).startswith("Preempted")
-    assert words.for_kueue({"status": {}}) == "waits for Kueue"
-    assert words.for_kueue(None) == words.NOT_SEEN
+@pytest.mark.parametrize(("found", "said"), [
+    (with_condition(f"{ASSIGN}flavor tpu-v4-podslice doesn't match node affinity, {OTHER}, {FULL_NOW}"), f"{ASSIGN}{FULL_NOW}"),
+    (with_condition(f"{ASSIGN}{OTHER}"), f"{ASSIGN}{OTHER}"), (with_condition("no LocalQueue"), "no LocalQueue"),
+    (SENT_BACK, "Preempted to accommodate a workload"), ({"status": {}}, "waits for Kueue"), (None, words.NOT_SEEN),
+    (BACK_AND_WAITS, f"Preempted to accommodate a workload; {FULL_NOW}"),
+])  # fmt: skip
+def test_kueue_is_quoted_without_flavors_of_other_accelerators(found: dict[str, Any] | None, said: str) -> None:
+    assert words.for_kueue(found) == said
 
 
-def test_a_job_that_was_sent_back_says_why_before_why_it_still_waits() -> None:
-    sent_back = workload("Preempted to accommodate a workload", "Evicted", "True")["status"]["conditions"]
-    waits = workload("insufficient unused quota")["status"]["conditions"]
-    found = words.for_kueue({"status": {"conditions": [*waits, *sent_back]}})
-    assert found == "Preempted to accommodate a workload; insufficient unused quota"
+FOLLOWER = 'admission webhook "vpod.kb.io" denied the request: follower pod node selector for topology domain not found'
+SCHEDULER = (
+    "0/8 nodes are available: 4 Insufficient google.com/tpu. no new claims to deallocate, "
+    "preemption: 0/8 nodes are available: 5 No preemption victims found for incoming pod."
+)
+EVENTS = [
+    {"reason": "FailedScheduling", "message": "x", "lastTimestamp": "2026-09-21T14:14:00Z"},
+    {"reason": "NotTriggerScaleUp", "message": "pod didn't trigger scale-up", "lastTimestamp": "2026-09-21T14:13:30Z"},
+    {"reason": "TriggeredScaleUp", "message": "earlier", "lastTimestamp": "2026-09-21T14:13:20Z"},
+]
 
 
-def test_that_the_first_pod_of_a_slice_comes_first_is_no_reason_to_wait() -> None:
-    why = 'admission webhook "vpod.kb.io" denied the request: follower pod node selector for topology domain not found'
-    assert words.for_nodes("", [{"reason": "FailedCreate", "message": why}]) == ""
-
-
-def test_the_newest_word_of_the_autoscaler_stands_beside_that_of_the_scheduler() -> None:
-    scheduler = (
-        "0/8 nodes are available: 4 Insufficient google.com/tpu. no new claims to deallocate, "
-        "preemption: 0/8 nodes are available: 5 No preemption victims found for incoming pod."
-    )
-    events = [
-        {"reason": "FailedScheduling", "message": "x", "lastTimestamp": "2026-09-21T14:14:00Z"},
-        {
-            "reason": "NotTriggerScaleUp",
-            "message": "pod didn't trigger scale-up",
-            "lastTimestamp": "2026-09-21T14:13:30Z",
-        },
-        {"reason": "TriggeredScaleUp", "message": "earlier", "lastTimestamp": "2026-09-21T14:13:20Z"},
-    ]
-    said = words.for_nodes(scheduler, events)
-    assert said == "0/8 nodes are available: 4 Insufficient google.com/tpu; pod didn't trigger scale-up"
-    assert words.for_nodes("", []) == ""
+@pytest.mark.parametrize(("scheduler", "events", "said"), [
+    (SCHEDULER, EVENTS, "0/8 nodes are available: 4 Insufficient google.com/tpu; pod didn't trigger scale-up"), ("", [], ""),
+    ("", [{"reason": "FailedCreate", "message": FOLLOWER}], ""),  # it is admitted once the first pod of the slice has a node
+])  # fmt: skip
+def test_the_newest_word_of_the_autoscaler_stands_beside_that_of_the_scheduler(
+    scheduler: str, events: list[dict[str, Any]], said: str
+) -> None:
+    assert words.for_nodes(scheduler, events) == said
 
 
 def test_a_jobset_that_starts_its_job_again_waits_for_the_pods_of_that_start() -> None:
@@ -487,7 +365,7 @@ def test_a_jobset_that_starts_its_job_again_waits_for_the_pods_of_that_start() -
     again = running(0)
     again["metadata"]["labels"] |= {"jobset.sigs.k8s.io/restart-attempt": "1"}
     assert view(made, old, again, new).state is SliceState.READY
-    again["metadata"]["deletionTimestamp"] = CREATED
+    again["metadata"]["deletionTimestamp"] = THEN
     assert view(made, old, again, new).state is SliceState.CREATING
     made["status"] = {"conditions": [condition("Failed")], "restarts": 1}
     assert view(made, old).state is SliceState.TOMBSTONE

@@ -14,25 +14,22 @@ from hypothesis import strategies as st
 from orchestrator.capacity.provisioning import Provisioning
 from orchestrator.catalog import gke, jobset
 from orchestrator.errors import UserError
+from orchestrator.places.gke.objects import manifest
 from orchestrator.places.gke.objects.manifest import (
     IN,
     LIFE,
     MAX_BYTES,
-    MAX_EXEC_TIME,
     RUN,
     ClusterJob,
     PodProgram,
     deadlines,
     documents,
-    room_for_code,
 )
 from orchestrator.places.gke.objects.nodes import Capacity
 from orchestrator.places.gke.preparation import to_yaml
 from tests.fakes.cluster_jobs import CAPACITIES, NAME, job
 
 VALIDATOR = jsonschema.Draft202012Validator(jobset.schema())
-LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
-LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 KINDS = tuple(itertools.product(CAPACITIES.values(), (None, "tpu"), (1, 2)))
 
 
@@ -40,12 +37,12 @@ def jobset_of(made: ClusterJob) -> dict[str, Any]:
     return documents(made)[0]
 
 
-def pod_of(jobset: dict[str, Any]) -> dict[str, Any]:
-    return dict(job_of(jobset)["template"]["spec"])
-
-
 def job_of(jobset: dict[str, Any]) -> dict[str, Any]:
     return dict(jobset["spec"]["replicatedJobs"][0]["template"]["spec"])
+
+
+def pod_of(jobset: dict[str, Any]) -> dict[str, Any]:
+    return dict(job_of(jobset)["template"]["spec"])
 
 
 def container_of(jobset: dict[str, Any]) -> dict[str, Any]:
@@ -60,18 +57,12 @@ def environment_of(jobset: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(made: ClusterJob, requests: dict[str, Any] | None = None) -> None:
-    """Raise AssertionError or ValidationError for a JobSet that no control plane would take."""
+    """Raise AssertionError or ValidationError for a JobSet that no control plane would take, or not with that many chips.
+
+    That its labels are valid ones says the server, in `tests/cluster/test_commands.py`.
+    """
     jobset = jobset_of(made)
     VALIDATOR.validate(jobset)
-    pods = job_of(jobset)["template"]
-    template = jobset["spec"]["replicatedJobs"][0]["template"]
-    for labels in (jobset["metadata"]["labels"], template["metadata"]["labels"], pods["metadata"]["labels"]):
-        for key, value in labels.items():
-            assert LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value), (key, value)
-    for key, value in pods["spec"]["nodeSelector"].items():
-        assert LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value), (key, value)
-    for value in jobset["metadata"]["annotations"].values():
-        assert isinstance(value, str)
     hosts, replicas = job_of(jobset)["parallelism"], jobset["spec"]["replicatedJobs"][0]["replicas"]
     assert job_of(jobset)["completions"] == hosts
     assert len(f"{jobset['metadata']['name']}-slice-{replicas - 1}-{hosts - 1}-xxxxx") <= 63
@@ -95,7 +86,7 @@ def test_every_kind_of_job_is_a_valid_jobset_on_every_type(name: str) -> None:
 
 def test_the_schema_refuses_an_unknown_field() -> None:
     jobset = jobset_of(job())
-    jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["nodeSelectors"] = {}
+    job_of(jobset)["template"]["spec"]["nodeSelectors"] = {}
     assert [error.validator for error in VALIDATOR.iter_errors(jobset)] == ["additionalProperties"]
 
 
@@ -105,18 +96,14 @@ def test_the_schema_refuses_an_unknown_field() -> None:
 def test_a_slice_is_one_job_of_a_pod_for_each_host_and_selects_its_own_nodes(
     name: str, machine_type: str | None, hosts: int, chips: int, topology: str
 ) -> None:
-    jobset = jobset_of(job(name, machine_type=machine_type))
+    jobset, cloud = jobset_of(job(name, machine_type=machine_type)), "cloud.google.com/gke-"
     assert [each["name"] for each in jobset["spec"]["replicatedJobs"]] == ["slice"]
     assert (job_of(jobset)["parallelism"], job_of(jobset)["completionMode"]) == (hosts, "Indexed")
     exclusive = jobset["metadata"]["annotations"].get("alpha.jobset.sigs.k8s.io/exclusive-topology")
-    one_pool = "cloud.google.com/gke-nodepool"
-    assert exclusive == (one_pool if hosts > 1 else None), "a single host may share its node pool with other jobs"
+    assert exclusive == (f"{cloud}nodepool" if hosts > 1 else None), "a single host may share its pool with other jobs"
     assert container_of(jobset)["resources"]["limits"] == {"google.com/tpu": chips}
-    assert pod_of(jobset)["nodeSelector"] == {
-        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
-        "cloud.google.com/gke-tpu-topology": topology,
-        "cloud.google.com/gke-accelerator-count": str(chips),
-    }
+    selector = {"tpu-accelerator": "tpu-v6e-slice", "tpu-topology": topology, "accelerator-count": str(chips)}
+    assert pod_of(jobset)["nodeSelector"] == {cloud + key: value for key, value in selector.items()}
 
 
 def test_a_pod_is_told_its_place_and_one_of_several_slices_of_the_others() -> None:
@@ -124,28 +111,20 @@ def test_a_pod_is_told_its_place_and_one_of_several_slices_of_the_others() -> No
     jobset = "metadata.annotations['jobset.sigs.k8s.io/{}']".format
     assert 20000 <= int(found.pop("TPUJOB_COORDINATOR_PORT")) < 30000
     assert found == {
-        "TPUJOB_SLICE": jobset("job-index"),
-        "TPUJOB_POD": "metadata.name",
-        "TPUJOB_POD_IP": "status.podIP",
-        "TPUJOB_COORDINATOR_NAME": jobset("coordinator"),
-        "TPUJOB_SLICES": "3",
-        "TPUJOB_HOSTS_PER_SLICE": "4",
-        "MEGASCALE_NUM_SLICES": jobset("global-replicas"),
-        "MEGASCALE_SLICE_ID": jobset("job-global-index"),
+        "TPUJOB_SLICE": jobset("job-index"), "TPUJOB_SLICES": "3", "TPUJOB_HOSTS_PER_SLICE": "4",
+        "TPUJOB_POD": "metadata.name", "TPUJOB_POD_IP": "status.podIP", "TPUJOB_COORDINATOR_NAME": jobset("coordinator"),
+        "MEGASCALE_NUM_SLICES": jobset("global-replicas"), "MEGASCALE_SLICE_ID": jobset("job-global-index"),
         "MEGASCALE_COORDINATOR_ADDRESS": jobset("coordinator"),
-    }
+    }  # fmt: skip
     assert not [name for name in environment_of(jobset_of(job())) if name.startswith("MEGASCALE_")]
 
 
 def test_the_control_plane_ends_the_job_by_itself() -> None:
     jobset = jobset_of(job())
-    assert pod_of(jobset)["activeDeadlineSeconds"] == 3600 + 120
-    assert job_of(jobset)["activeDeadlineSeconds"] == 3600 + 900
-    assert jobset["spec"]["ttlSecondsAfterFinished"] == 3600
-    assert jobset["metadata"]["annotations"]["tpujob-life-seconds"] == "4500"
-    assert jobset["spec"]["failurePolicy"] == {"maxRestarts": 0}
-    assert job_of(jobset)["backoffLimit"] == 0
-    assert pod_of(jobset)["restartPolicy"] == "Never"
+    pod, of_job, spec = pod_of(jobset), job_of(jobset), jobset["spec"]
+    assert (pod["activeDeadlineSeconds"], of_job["activeDeadlineSeconds"]) == (3600 + 120, 3600 + 900)
+    assert (spec["ttlSecondsAfterFinished"], jobset["metadata"]["annotations"][LIFE]) == (3600, "4500")
+    assert (spec["failurePolicy"], of_job["backoffLimit"], pod["restartPolicy"]) == ({"maxRestarts": 0}, 0, "Never")
     assert job_of(jobset_of(job(wait_s=7200.0)))["activeDeadlineSeconds"] == 3600 + 7200
 
 
@@ -186,8 +165,7 @@ def test_nodes_are_selected_by_their_capacity(
 
 
 def test_nodes_that_are_asked_for_together_have_a_time_limit_of_seven_days_at_most() -> None:
-    key = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
-    together = CAPACITIES["flex-start together"]
+    key, together = "provreq.kueue.x-k8s.io/maxRunDurationSeconds", CAPACITIES["flex-start together"]
     assert jobset_of(job(capacity=together))["metadata"]["annotations"][key] == "4500"
     assert jobset_of(job(capacity=together, wait_s=7 * 86400.0))["metadata"]["annotations"][key] == "604800"
     assert key not in jobset_of(job(capacity=CAPACITIES["flex-start"]))["metadata"]["annotations"]
@@ -195,13 +173,8 @@ def test_nodes_that_are_asked_for_together_have_a_time_limit_of_seven_days_at_mo
 
 def test_every_object_and_every_pod_has_the_labels_by_which_it_is_found() -> None:
     jobset, secret, config_map = documents(job(program=PodProgram({}, b"agent", secrets={"TOKEN": "x"})))
-    wanted = {
-        "tpujob": "1",
-        "tpujob-lease-id": "0123456789",
-        "tpujob-owner": "0a1b2c",
-        "tpujob-name": "mnist",
-        "tpujob-run": "abcdefghjk",
-    }
+    of_lease = {"tpujob": "1", "tpujob-lease-id": "0123456789", "tpujob-owner": "0a1b2c"}
+    wanted = {**of_lease, "tpujob-name": "mnist", "tpujob-run": "abcdefghjk"}
     for each in (jobset, secret, config_map):
         assert (each["metadata"]["name"], each["metadata"]["namespace"]) == (NAME, "team-a")
         assert each["metadata"]["labels"].items() >= wanted.items()
@@ -278,9 +251,9 @@ def test_a_fragment_that_makes_no_whole_pod_is_refused() -> None:
         documents(job(pod=({"containers": [{"name": "job", "volumeMounts": [{"mountPath": "/data"}]}]},)))
 
 
-def test_what_does_not_fit_into_a_config_map_is_refused_with_the_way() -> None:
+def test_what_does_not_fit_into_a_config_map_or_a_secret_is_refused_with_the_way() -> None:
     request = {"schema": 1}
-    room = room_for_code(request, b"agent")
+    room = manifest.room_for_code(request, b"agent")
     (_, config_map) = documents(job(program=PodProgram(request, b"agent", b"x" * room)))
     sizes = [len(text.encode()) for text in config_map["data"].values()]
     sizes += [len(base64.b64decode(content)) for content in config_map["binaryData"].values()]
@@ -288,9 +261,6 @@ def test_what_does_not_fit_into_a_config_map_is_refused_with_the_way() -> None:
     with pytest.raises(UserError, match="a ConfigMap holds") as caught:
         documents(job(program=PodProgram(request, b"agent", b"x" * (room + 1))))
     assert "bucket:" in (caught.value.hint or "")
-
-
-def test_what_does_not_fit_into_a_secret_is_refused() -> None:
     with pytest.raises(UserError, match="a Secret holds"):
         documents(job(program=PodProgram({}, b"agent", secrets={"A": "x" * (MAX_BYTES + 1)})))
 
@@ -304,23 +274,8 @@ def test_any_text_is_read_again_as_it_is(value: dict[str, object]) -> None:
 
 
 def test_text_that_a_reader_could_take_for_a_number_or_a_truth_value_is_in_quotes() -> None:
-    ids = [
-        "",
-        *[
-            "1234567e12",
-            "0x1234abcd",
-            "0b10101010",
-            "0123456789",
-            "1_000",
-            "12:30",
-            "on",
-            "y",
-            "No",
-            "null",
-            "~",
-            "1.5",
-        ],
-    ]
+    numbers = ["1234567e12", "0x1234abcd", "0b10101010", "0123456789", "1_000", "12:30", "1.5"]
+    ids = ["", *numbers, "on", "y", "No", "null", "~"]
     text = to_yaml([{"labels": ids}])
     assert re.findall(r'^- (".*")$', text, re.M) == [f'"{each}"' for each in ids]
 
@@ -342,5 +297,5 @@ def test_a_job_that_may_be_restarted_is_so_unless_it_fails_by_itself_or_its_time
     assert of_pods[1]["onExitCodes"]["values"] == [71, 143]
     assert pod_of(jobset)["terminationGracePeriodSeconds"] == 80
     one = limits.job_s
-    assert one == 3600.0 + 900.0 + 20.0 and jobset["metadata"]["labels"][MAX_EXEC_TIME] == str(int(4 * one))
+    assert one == 3600.0 + 900.0 + 20.0 and jobset["metadata"]["labels"][manifest.MAX_EXEC_TIME] == str(int(4 * one))
     assert jobset["metadata"]["annotations"][LIFE] == str(int(4 * (one + 3600.0)))

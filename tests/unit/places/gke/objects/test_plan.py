@@ -20,10 +20,11 @@ def cluster(location: str) -> str:
 
 
 def test_a_cluster_has_one_candidate_with_all_slices() -> None:
-    (one,) = plan_of(job("v6e-16", slices=2, queue="tpu", wait_s=7200.0)).candidates
+    plan = plan_of(job("v6e-16", slices=2, queue="tpu", wait_s=7200.0))
+    (one,) = plan.candidates
+    assert plan.wait_s == 7200.0
     assert (one.accelerator_type, one.zone, one.workers, one.cores) == ("v6e-16", "team-a", 8, 32)
     assert (one.queued, one.life_s) == (True, 4500.0)
-    assert plan_of(job(queue="tpu", wait_s=7200.0)).wait_s == 7200.0
 
 
 NO_PRICE = "the price table has none for "
@@ -56,9 +57,7 @@ def test_a_plan_says_what_is_asked_for_and_what_ends_it() -> None:
     what, where, usd, deadlines, nodes, results = cluster_plan_lines(made)
     assert "1.0 MB a pod" in results and "gs://b/r1/" in cluster_plan_lines(made, "gs://b/r1")[5]
     assert what == "2 × v6e-16 · on-demand · 8 pods, 4 a slice on ct6e-standard-4t · topology 4x4 · 32 chips"
-    assert where.startswith(
-        "cluster tpus in us-east5-a, namespace team-a, without Kueue: its pods wait for nodes; image "
-    )
+    assert where.startswith("cluster tpus in us-east5-a, namespace team-a, without Kueue: its pods wait for nodes; im")
     assert usd.startswith("its nodes cost about $86.40/h in us-east5-a, at most $108.00 in 1 h 15 m (price table ")
     assert deadlines == "the job runs for 1 h at most, and the cluster itself ends the job 1 h 15 m after its creation"
     assert nodes.startswith("nodes are billed, not pods: ") and nodes.endswith("tpujob does not")
@@ -90,29 +89,19 @@ def test_how_much_of_the_config_map_is_used() -> None:
 
 
 FIXTURES = (world,)
-JOB = tpujob.Job(
-    name="hello",
-    command="ls",
-    on="gke",
-    env={"TOKEN": "${env:NOT_SET_HERE}"},
-    tpu=tpujob.Tpu(accelerator="v6e-16", slices=2),
-    gke=tpujob.Gke(image="i:1", queue="tpu", namespace="team-a"),
-    limits=tpujob.Limits(max_duration="1h"),
-)
+GKE, TPU = tpujob.Gke(image="i:1", queue="tpu", namespace="team-a"), tpujob.Tpu(accelerator="v6e-16", slices=2)
+HOUR, ENV = tpujob.Limits(max_duration="1h"), {"TOKEN": "${env:NOT_SET_HERE}"}
+JOB = tpujob.Job(name="hello", command="ls", on="gke", env=ENV, tpu=TPU, gke=GKE, limits=HOUR)
 
 
-def test_a_plan_has_one_candidate_and_the_objects_of_a_run(world: World) -> None:
+def test_a_plan_has_one_candidate_the_objects_of_a_run_and_the_keys_of_any_plan(world: World) -> None:
     plan = tpujob.Client().plan(JOB)
     assert plan.worst_case_usd is not None and plan.worst_case_usd > 0
-    assert [each["url"] for each in plan.requests] == [
-        "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team-a/jobsets",
-        "/api/v1/namespaces/team-a/configmaps",
-    ]
+    jobsets, config_maps = (each["url"] for each in plan.requests)
+    assert jobsets == "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team-a/jobsets"
+    assert config_maps == "/api/v1/namespaces/team-a/configmaps"
     assert str(plan).startswith("2 × v6e-16 · on-demand · 8 pods, 4 a slice on ct6e-standard-4t")
-
-
-def test_a_plan_as_json_has_the_keys_of_any_plan_and_those_of_a_cluster(world: World) -> None:
-    shape = tpujob.Client().plan(JOB).shape
+    shape = plan.shape
     assert set(shape) > set(tpujob.Client().plan(tpujob.Job(command="ls", on="local")).shape) | {"cluster"}
     assert (shape["cloud"], shape["workers"], shape["cluster"]["queue"]) == ("gke", 8, "tpu")
 
@@ -163,9 +152,7 @@ def test_nodes_that_only_kueue_asks_for_need_a_queue(world: World) -> None:
     (0.0, None, True, Deadlines(wait_s=3600, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=11700)),
     (21600.0, None, True, Deadlines(wait_s=21600, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=29700)),
 ])  # fmt: skip
-def test_a_queue_does_not_count_towards_the_deadline_of_the_job(
-    wait_s: float, linger_s: float | None, queued: bool, found: Deadlines
-) -> None:
+def test_a_queue_counts_for_no_deadline(wait_s: float, linger_s: float | None, queued: bool, found: Deadlines) -> None:
     assert deadlines(7200.0, wait_s=wait_s, linger_s=linger_s, queued=queued) == found
 
 
