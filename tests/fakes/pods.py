@@ -19,7 +19,7 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,14 +44,13 @@ class Part:
 
 
 def archive_of(*members: tuple[str, bytes | None, str]) -> bytes:
-    """An archive of files. The third is `x` for what can be run; content None: a link to the third, or `dev` for a device."""
+    """An archive of files. The third is `x` for what can be run; content None: a link to the third."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
         for name, content, link in members:
             member = tarfile.TarInfo(name)
             if content is None:
-                member.type = tarfile.CHRTYPE if link == "dev" else tarfile.SYMTYPE
-                member.linkname = link
+                member.type, member.linkname = tarfile.SYMTYPE, link
             else:
                 member.size, member.mode = len(content), 0o755 if link == "x" else 0o644
             archive.addfile(member, io.BytesIO(content or b""))
@@ -60,25 +59,12 @@ def archive_of(*members: tuple[str, bytes | None, str]) -> bytes:
 
 def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any) -> dict[str, Any]:
     """A request of `vm/pod/pod.py`."""
-    return {
-        "schema": 1,
-        "run": "r1",
-        "attempt": "r1-1",
-        "phases": [{"name": name, "script": script} for name, script in scripts],
-        "env": {"TPU_NAME": "tpujob-x"},
-        "artifacts": [],
-        "max_duration_s": 3600.0,
-        "coordinator_s": 0.0,
-        "stall_s": None,
-        "inline_bytes": 1 << 20,
-        "bucket": None,
-        "max_restarts": 0,
-        "hold_s": 0,
-        "grace_s": 10.0,
-        "code_sha256": None if archive is None else hashlib.sha256(archive).hexdigest(),
-        "code_object": None,
-        **keys,
-    }
+    phases = [{"name": name, "script": script} for name, script in scripts]
+    made = {"schema": 1, "run": "r1", "attempt": "r1-1", "phases": phases, "env": {"TPU_NAME": "tpujob-x"}}
+    made.update(artifacts=[], inline_bytes=1 << 20, bucket=None, code_object=None)
+    made.update(code_sha256=None if archive is None else hashlib.sha256(archive).hexdigest())
+    made.update(max_duration_s=3600.0, coordinator_s=0.0, stall_s=None, max_restarts=0, hold_s=0, grace_s=10.0)
+    return {**made, **keys}
 
 
 def popen(
@@ -87,10 +73,10 @@ def popen(
     archive: bytes | None,
     env: Mapping[str, str],
     *,
-    words: Sequence[str] = (sys.executable,),
+    python: str = sys.executable,
     stdout: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
-    """Lay out what a pod's program finds, and start it. `words`: the Python, and what is before it."""
+    """Lay out what a pod's program finds, and start it."""
     inside, run = place / "in", place / "run"
     for each in (inside, run):
         each.mkdir(parents=True, exist_ok=True)
@@ -100,7 +86,7 @@ def popen(
         (inside / "code.tar.gz").write_bytes(archive)
     own = {"TPUJOB_TERMINATION_LOG": str(place / "note"), "HOME": str(run)}
     return subprocess.Popen(
-        [*words, str(inside / "agent.zip"), "pod", str(inside), str(run)],
+        [python, str(inside / "agent.zip"), "pod", str(inside), str(run)],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=subprocess.STDOUT,
@@ -123,12 +109,10 @@ def place(worker: int, *, slices: int = 1, hosts: int = 2) -> dict[str, Any]:
 
 LEAPING = """
 import os, time
-
 def monotonic(real=time.monotonic, began=time.monotonic(), ahead={{}}):
     if not ahead and os.path.exists({now!r}):
         ahead.setdefault("s", began + {to_s!r} - real())
     return real() + sum(ahead.values())
-
 time.monotonic = monotonic
 """
 
@@ -157,14 +141,14 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self.pod.served(self.since, self.closed):
-            if self.left is not None and len(line) >= self.left:
-                yield line[: self.left]
-                if self.is_quiet:
-                    return
-                raise CloudUnavailable("the connection was cut")
+            sent = line[: self.left]
+            yield sent
             if self.left is not None:
-                self.left -= len(line)
-            yield line
+                self.left -= len(sent)
+                if not self.left and self.is_quiet:
+                    return
+                if not self.left:
+                    raise CloudUnavailable("the connection was cut")
 
     def close(self) -> None:
         self.pod.leave(self.closed)
@@ -237,7 +221,6 @@ class Pod(NodeLog):
     place: Path
     process: subprocess.Popen[bytes] | None = None
     reason: str = ""
-    deleting: bool = False
     rows: list[Any] = field(default_factory=list)  # of the index of its results, where it is written by hand
     contents: bytes = b""
     lines: int = 0  # control lines that were written by hand
@@ -285,16 +268,11 @@ class Pod(NodeLog):
         rc = None if process is None else process.poll()
         ended = self.closed and (process is None or rc is not None)
         phase = PodPhase.RUNNING if not ended else PodPhase.SUCCEEDED if rc == 0 else PodPhase.FAILED
-        note = self.place / "note"
-        return PodView(
-            self.name,
-            self.worker,
-            phase,
-            node="node-1",
-            rc=rc if rc is None or rc >= 0 else 128 - rc,
-            reason=self.reason or ("Completed" if rc == 0 else "Error") if ended else self.reason * self.deleting,
-            note=note.read_text() if ended and note.exists() else "",
-        )
+        place = self.place / "note"
+        note = place.read_text() if ended and place.exists() else ""
+        reason = (self.reason or ("Completed" if rc == 0 else "Error")) if ended else ""
+        code = rc if rc is None or rc >= 0 else 128 - rc
+        return PodView(self.name, self.worker, phase, node="node-1", rc=code, reason=reason, note=note)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
@@ -321,9 +299,8 @@ class Node:
 
     def pod(self, worker: int = 0) -> Pod:
         if worker not in self.all:
-            self.all[worker] = Pod(
-                worker=worker, name=f"tpujob-x-slice-0-{worker}-abcde", place=self.place / str(worker)
-            )
+            name = f"tpujob-x-slice-0-{worker}-abcde"
+            self.all[worker] = Pod(worker=worker, name=name, place=self.place / str(worker))
         return self.all[worker]
 
     def run(self, asked: Mapping[str, Any], worker: int = 0, archive: bytes | None = None, **env: str) -> Pod:

@@ -51,15 +51,10 @@ class Limits:
         """Return the seconds until everything is to end."""
         return self._all_ends_at - time.monotonic()
 
-    def watch(self, stop: Callable[[float], None], log: str | None) -> None:
-        """Call `stop` with a grace period, once, when the phase is to end. `log`: None if it may be silent."""
+    def watch(self, stop: Callable[[float], None] | None, log: str | None) -> None:
+        """Call `stop` with a grace period, once, when the phase is to end; None: no more. `log`: None if it may be silent."""
         with self._lock:
             self._stop, self._log, self._size, self._moved_at = stop, log, -1, time.monotonic()
-
-    def phase_ended(self) -> None:
-        """Stop nothing until the next `watch`."""
-        with self._lock:
-            self._stop = self._log = None
 
     def job_ended(self, *, by_itself: bool = False) -> None:
         """Leave `why` as it is. `by_itself`: forget what came since, while the log of the job was sent."""

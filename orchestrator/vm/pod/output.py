@@ -63,9 +63,9 @@ class Output:
         if end:
             self._lines(data[:end])
         rest = data[end:]
-        while len(rest) > LINE_BYTES:
-            self._text(rest[:LINE_BYTES], ended=False)
-            rest = rest[LINE_BYTES:]
+        if full := len(rest) // LINE_BYTES * LINE_BYTES:
+            self._text(rest[:full], ended=False)
+            rest = rest[full:]
         if rest and (end or not self._half_since):
             self._half_since = time.monotonic()
         self._half = rest
@@ -100,12 +100,12 @@ class Output:
             self.at += len(data)
             return
         for line in lines:
-            while len(line) > LINE_BYTES:
-                self._text(line[:LINE_BYTES], ended=False)
-                line = line[LINE_BYTES:]  # noqa: PLW2901 - what is left of it
             self._text(line, ended=True)
 
     def _text(self, text: bytes, *, ended: bool) -> None:
+        while len(text) > LINE_BYTES:
+            self._text(text[:LINE_BYTES], ended=False)
+            text = text[LINE_BYTES:]
         if not ended:
             self._write(b"%s|%s\\\n" % (WORD, text))
         elif text.startswith(WORD) or text.endswith(b"\r"):

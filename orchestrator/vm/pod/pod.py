@@ -32,9 +32,9 @@ lines (`pod_output`), of which each has one of these keys:
 - `end`: the last line: the termination message, below
 
 The termination message (/dev/termination-log, or the file that TPUJOB_TERMINATION_LOG names) is JSON: {"schema": 1, "phase":
-the last that began, "rc": its code, "why": null or a key of CODES, "detail": a sentence or null, "log_bytes", "files": sent,
-"results_bytes": of those in the log, null before the job begins, "left_out": paths of the first that were not sent,
-"left_out_files": how many}. It is written again at each step, so that it tells where a pod was that was killed.
+the last that began, "rc": its code, "why": null or a key of CODES, "detail": a sentence or null, "files": sent,
+"results_bytes": of those in the log, null before the job begins}. It is written again at each step, so that it tells where a
+pod was that was killed.
 
 The exit code is that of the job; 124 at `max_duration_s`, 143 after SIGTERM, 71 after silence or without a job, 70 for a start
 that is one too many, 65 if only its results did not reach the bucket. A JobSet that restarts does so after 71 and 143: of a job
@@ -42,7 +42,7 @@ that ends with one of these by itself it is 1.
 """
 
 # Paths are text, as in `phases`.
-# ruff: noqa: PTH100, PTH103, PTH112, PTH118, PTH119, PTH123, PTH202
+# ruff: noqa: PTH100, PTH103, PTH112, PTH118, PTH119, PTH202
 from __future__ import annotations
 
 import base64
@@ -64,7 +64,7 @@ from ..files import phases
 from ..files.frames import PREFIX
 from ..files.phases import PhaseFiles
 from .limits import LAST_MINUTE_S, Limits
-from .output import CONTROL_BYTES, Output
+from .output import Output
 from .results import Results
 from .start import CodeRefused, Place, unpack
 from .starts import Starts
@@ -77,8 +77,8 @@ LOOK_S, LOOK_IDLE_S, IDLE_S = 0.04, 0.2, 10.0
 TURN_PIECES = 16  # of log, before a look at everything else
 DRAIN_S = 20.0  # for the log after the end of its phase: TPUs are billed
 TAIL_BYTES = 1 << 20  # of it, where that is not enough
-METRICS_BYTES = 16384  # before compression
-NOTE_BYTES = 4096  # Kubernetes keeps no more
+METRICS_BYTES = 9000  # of a control line, before base64, however badly they are compressed
+DETAIL_CHARS = 300  # of 12 bytes at most: Kubernetes keeps 4096 bytes of a note
 MOST_CHARS = 500
 MOST_SERVERS, PLAIN_CHARS = 8, 200  # that a failed phase names: what it prints decides their length
 
@@ -95,26 +95,21 @@ class Program:
     def __init__(self, inside: str, run: str) -> None:
         self.inside, self.run = os.path.abspath(inside), os.path.abspath(run)
         self.output = Output()
-        with open(os.path.join(self.inside, "request.json"), "rb") as file:
-            self.request: dict[str, Any] = json.loads(file.read())
-        self.limits = Limits(
-            float(self.request["max_duration_s"]), self.request.get("stall_s"), self.request["grace_s"]
-        )
+        request = self.request = json.loads(Path(self.inside, "request.json").read_bytes())
+        self.limits = Limits(float(request["max_duration_s"]), request.get("stall_s"), request["grace_s"])
         signal.signal(signal.SIGTERM, self.limits.terminate)
         self.environ = dict(os.environ, TPUJOB_AGENT=os.path.join(self.inside, "agent.zip"))
         self.environ.setdefault("PJRT_DEVICE", "TPU")
-        self.environ.update(self.request["env"])
+        self.environ.update(request["env"])
         self.environ["HOME"] = _home(self.environ.get("HOME"), self.run)
-        self.environ["TPUJOB_RUN"] = self.request["run"]
+        self.environ["TPUJOB_RUN"] = request["run"]
         self.storage = Source(self.environ, self.limits.left_s)
-        self.starts = Starts(
-            self.request, self.storage, self._over, lambda why: self.output.control(say=why[:MOST_CHARS])
-        )
+        self.starts = Starts(request, self.storage, self._over, lambda why: self.output.control(say=why[:MOST_CHARS]))
         self.phase: str | None = None
         self.rc: int | None = None
         self.why: str | None = None
         self.detail: str | None = None
-        self.results: Results | None = None
+        self.results: Results | None = None  # from when the job can begin
 
     def execute(self) -> int:
         """Run everything; return the exit code."""
@@ -130,7 +125,6 @@ class Program:
                 self.results.send(self.storage, self.limits.left_s, self._note)
             except Exception as error:  # the end of the job must be told all the same
                 self.detail, self.results.failed = f"its results could not be sent: {_sentence(error)}", True
-        if self.results is not None:
             log = Path(self.run, self.request["attempt"], "main", "log")
             self.starts.end(self.results.worker, log, time.monotonic() - self.limits.began_at)
         self.output.control(end=self._note())
@@ -151,8 +145,8 @@ class Program:
     def _job(self) -> None:
         request = self.request
         place = Place(self.environ)
-        ids = {"schema": SCHEMA, "run": request["run"]}
-        self.output.control(pod=dict(ids, worker=place.worker, workers=place.workers))
+        ids = {"schema": SCHEMA, "run": request["run"], "worker": place.worker, "workers": place.workers}
+        self.output.control(pod=ids)
         if request["schema"] != SCHEMA:
             raise ValueError(f"the request has schema {request['schema']!r}, and this program knows {SCHEMA}")
         start = self.starts.begin(place)
@@ -204,7 +198,7 @@ class Program:
         self.limits.watch(supervisor.stop, files.path("log") if name == "main" else None)
         tail = MetricsTail(f"{files.run}/artifacts/metrics.jsonl", 0) if metrics and name == "main" else None
         status = self._relay(files, supervisor, tail)
-        self.limits.phase_ended()
+        self.limits.watch(None, None)
         if status["state"] != "exited":
             self.why, self.detail = "lost", f"the supervisor of {name} {supervisor.last_words()}"
             supervisor.end_leftovers()
@@ -248,37 +242,22 @@ class Program:
                 time.sleep(LOOK_S if time.monotonic() - moved_at < IDLE_S else LOOK_IDLE_S)
 
     def _metrics(self, piece: bytes) -> None:
-        packed = base64.b64encode(zlib.compress(piece)).decode() if piece else ""
-        if len(piece) > METRICS_BYTES or len(packed) > CONTROL_BYTES - 200:
-            self._metrics(piece[: len(piece) // 2])
-            self._metrics(piece[len(piece) // 2 :])
-        else:
-            self.output.control(metrics=packed)
+        for begin in range(0, len(piece), METRICS_BYTES):
+            packed = zlib.compress(piece[begin : begin + METRICS_BYTES])
+            self.output.control(metrics=base64.b64encode(packed).decode())
+        if not piece:
+            self.output.control(metrics="")
 
     def _note(self) -> dict[str, Any]:
         """Write the termination message as it is now, and return it."""
-        results = self.results
-        left_out = [] if results is None else results.left_out
-        note: dict[str, Any] = {
-            "schema": SCHEMA,
-            "phase": self.phase,
-            "rc": self.rc,
-            "why": self.why or self.limits.why,
-        }
-        note["detail"] = None if self.detail is None else self.detail[:MOST_CHARS]
-        note.update(log_bytes=self.output.at, files=0 if results is None else results.files)
+        results, why = self.results, self.why or self.limits.why
+        note: dict[str, Any] = {"schema": SCHEMA, "phase": self.phase, "rc": self.rc, "why": why}
+        note["detail"] = None if self.detail is None else self.detail[:DETAIL_CHARS]
+        note.update(files=0 if results is None else results.files)
         note.update(results_bytes=None if results is None else results.sent_bytes)
-        note.update(left_out=[path[:200] for path in left_out[:50]], left_out_files=len(left_out))
-        if results is not None:
-            note["left_out_files"] += results.unlisted
-        while len(json.dumps(note)) > NOTE_BYTES and note["left_out"]:
-            note["left_out"].pop()
-        if len(json.dumps(note)) > NOTE_BYTES and note["detail"]:
-            note["detail"] = _plain(note["detail"])
-        try:
-            _write_in_place(self.environ.get("TPUJOB_TERMINATION_LOG", "/dev/termination-log"), json.dumps(note))
-        except OSError:
-            pass  # the last line says the same
+        with contextlib.suppress(OSError):  # the last line says the same
+            # In place: Kubernetes has mounted this file, and no other can take its place.
+            Path(self.environ.get("TPUJOB_TERMINATION_LOG", "/dev/termination-log")).write_text(json.dumps(note))
         return note
 
 
@@ -287,17 +266,8 @@ class _Supervisor:
 
     def __init__(self, files: PhaseFiles, script: str, environ: dict[str, str], runs: str, max_log: int | None) -> None:
         self.files = files
-        request = {
-            "runs": runs,
-            "attempt": files.attempt,
-            "phase": os.path.basename(files.dir),
-            "script": script,
-            "env": environ,
-            "manifest": None,
-            "store": None,
-            "remote": True,
-            "max_log": max_log,
-        }
+        request: dict[str, Any] = {"runs": runs, "attempt": files.attempt, "phase": os.path.basename(files.dir)}
+        request.update(script=script, env=environ, manifest=None, store=None, remote=True, max_log=max_log)
         argv = [sys.executable, "-IS", environ["TPUJOB_AGENT"], "local"]
         self.process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, start_new_session=True
@@ -312,11 +282,9 @@ class _Supervisor:
 
     def _say(self, word: dict[str, Any]) -> None:
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(OSError):  # it has ended
             self.process.stdin.write(json.dumps(word).encode() + b"\n")
             self.process.stdin.flush()
-        except OSError:
-            pass  # it has ended
 
     def status(self) -> dict[str, Any]:
         """Return its status, as `PhaseFiles.status`; `none` only until it has begun."""
@@ -331,10 +299,10 @@ class _Supervisor:
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         said = self.process.stdout.read() or b""
-        try:
-            return f"ended: {json.loads(said[len(PREFIX) :])['error']}" if said.startswith(PREFIX) else "was killed"
-        except (ValueError, KeyError):
-            return "was killed"
+        with contextlib.suppress(ValueError, KeyError):
+            if said.startswith(PREFIX):
+                return f"ended: {json.loads(said[len(PREFIX) :])['error']}"
+        return "was killed"
 
     def end_leftovers(self) -> None:
         """End what a supervisor that was killed has left."""
@@ -350,16 +318,6 @@ def _home(named: str | None, run: str) -> str:
     own = os.path.join(run, "home")
     os.makedirs(own, exist_ok=True)
     return own
-
-
-def _write_in_place(path: str, text: str) -> None:
-    """Replace the content of a file that Kubernetes has mounted: no other can take its place."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        os.write(file, text.encode())
-        os.ftruncate(file, len(text.encode()))
-    finally:
-        os.close(file)
 
 
 def _size(path: str) -> int:

@@ -15,6 +15,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,6 @@ class Results:
         self.bucket: str | None = request.get("bucket")
         self.files = 0  # sent
         self.sent_bytes = 0  # of the piece of the log
-        self.left_out: list[str] = []
-        self.unmatched: list[str] = []  # patterns
-        self.unlisted = 0  # for want of room for their rows
         self.failed = False  # something did not reach the bucket
 
     def send(self, storage: Storage, left_s: Callable[[], float], note: Callable[[], dict[str, Any]]) -> None:
@@ -58,8 +56,6 @@ class Results:
         `note`: how the job has ended.
         """
         found, refused = self._look(left_s)
-        for pattern in self.unmatched:
-            self.output.control(say=f"`artifacts: {pattern[:MOST_CHARS]}` matches no file of this worker")
         if self.bucket is None:
             self._print(found, refused, left_s)
         else:
@@ -77,7 +73,8 @@ class Results:
             return NO_TIME if left_s() <= (half_s if size_bytes > SMALL_BYTES else 0) else None
 
         beside = {"most_bytes": MOST_BESIDE} if self.request.get("beside") else None
-        for row in pack.rows(self.run, self.request["artifacts"], refused=why, wanted=beside, unmatched=self.unmatched):
+        unmatched: list[str] = []  # patterns
+        for row in pack.rows(self.run, self.request["artifacts"], refused=why, wanted=beside, unmatched=unmatched):
             if row.get("beside") and "sha256" not in row:
                 row.setdefault("why", ELSEWHERE if "files" in row else TOO_MUCH)
                 row["harmless"] = True  # no promise is broken
@@ -85,6 +82,8 @@ class Results:
             if left_s() <= 0:
                 refused.append({"path": "(the rest)", "why": NO_TIME})
                 break
+        for pattern in unmatched:
+            self.output.control(say=f"`artifacts: {pattern[:MOST_CHARS]}` matches no file of this worker")
         return sorted(found, key=lambda row: row.get("beside") is True), refused
 
     def _upload(
@@ -109,7 +108,7 @@ class Results:
         for row in found:
             if row["path"] in failed:
                 row["why"] = f"it did not reach the bucket: {failed[row['path']][:MOST_CHARS]}"
-        rows = self._listed(found + refused, upload.INDEX_BYTES)
+        rows = _listed(found + refused, upload.INDEX_BYTES)
         self.files = len(found) - len(failed)
         ids = {"schema": 1, "attempt": self.request["attempt"], "worker": self.worker}
         index = json.dumps(dict(ids, rows=rows, note=note())).encode()
@@ -119,52 +118,27 @@ class Results:
         for why in sorted({*failed.values()} | ({problem} if problem else set())):
             self.output.control(say=f"results did not reach {place}: {why[:MOST_CHARS]}")
 
-    def _listed(self, rows: list[dict[str, Any]], left_bytes: int) -> list[dict[str, Any]]:
-        """Return the rows that fit, with one that stands for the others; note the files that were not sent."""
-        listed = []
-        for row in rows:
-            left_bytes -= len(json.dumps(row)) + 2
-            if left_bytes < 0:
-                self.unlisted += 1
-                continue
-            if "why" in row and (row.get("beside") or not row.get("harmless")):
-                self.left_out.append(row["path"])
-            listed.append(row)
-        if self.unlisted:
-            why = f"{self.unlisted} more files than the index of a pod lists"
-            listed.append({"path": "(the rest)", "why": f"{why}: have the job put small ones into one archive (tar)"})
-        return listed
-
     def _print(self, found: list[dict[str, Any]], refused: list[dict[str, Any]], left_s: Callable[[], float]) -> None:
-        until_s = left_s() * AFTER_PACKING
-        packed = self._pack(found, lambda: left_s() > until_s)
-        no_room = NO_ROOM if left_s() > until_s else NO_TIME
-        for row in found:
-            if row["path"] in packed:
-                row["packed_bytes"] = len(packed[row["path"]])
-            else:
-                row.update(why=no_room, harmless=row.get("beside") is True)
+        """Pack what fits, what was promised first and then the smallest first. Contents have the order of their rows."""
+        until_s, left_bytes = left_s() * AFTER_PACKING, int(self.request["inline_bytes"])
+        packed: dict[str, bytes] = {}
+        for row in sorted(found, key=lambda row: (row.get("beside") is True, row["size_bytes"])):
+            in_time = left_s() > until_s
+            place = pack.place_of(self.run, row["path"])
+            content = _squeezed(place, row["size_bytes"], left_bytes) if in_time else None
+            if content is None:
+                row.update(why=NO_ROOM if in_time else NO_TIME, harmless=row.get("beside") is True)
+                continue
+            packed[row["path"]], row["packed_bytes"] = content, len(content)
+            left_bytes -= len(content)
         found.sort(key=lambda row: "why" in row)
-        rows = self._listed(found + refused, INDEX_BYTES)
+        rows = _listed(found + refused, INDEX_BYTES)
         contents = [packed[row["path"]] for row in rows if "packed_bytes" in row]
         self.files = len(contents)
         whole = zlib.compress(json.dumps(rows).encode()) + b"".join(contents)
         self.sent_bytes = len(whole)
         for begin in range(0, len(whole), PIECE_BYTES):
             self.output.control(results=base64.b64encode(whole[begin : begin + PIECE_BYTES]).decode())
-
-    def _pack(self, rows: list[dict[str, Any]], in_time: Callable[[], bool]) -> dict[str, bytes]:
-        """Return the compressed contents of the files that fit into the log: what was promised, then the smallest first."""
-        packed: dict[str, bytes] = {}
-        left_bytes = int(self.request["inline_bytes"])
-        for row in sorted(rows, key=lambda row: (row.get("beside") is True, row["size_bytes"])):
-            if not in_time():
-                break
-            content = _squeezed(pack.place_of(self.run, row["path"]), row["size_bytes"], left_bytes)
-            if content is not None:
-                packed[row["path"]] = content
-                left_bytes -= len(content)
-        return packed
 
 
 def _squeezed(path: str, size_bytes: int, most_bytes: int) -> bytes | None:
@@ -176,3 +150,13 @@ def _squeezed(path: str, size_bytes: int, most_bytes: int) -> bytes | None:
             return None
     packed += squeeze.flush()
     return packed if len(packed) <= most_bytes else None
+
+
+def _listed(rows: list[dict[str, Any]], most_bytes: int) -> list[dict[str, Any]]:
+    """Return the rows that fit, with one that stands for the others."""
+    sizes = accumulate(len(json.dumps(row)) + 2 for row in rows)
+    listed = [row for row, size_bytes in zip(rows, sizes) if size_bytes <= most_bytes]
+    if len(listed) < len(rows):
+        why = f"{len(rows) - len(listed)} more files than the index of a pod lists"
+        listed.append({"path": "(the rest)", "why": f"{why}: have the job put small ones into one archive (tar)"})
+    return listed

@@ -12,7 +12,7 @@ it is unpacked. What has this hash was packed by the client (`places.gke.prepara
 """
 
 # Paths are text, as in `phases`.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH123
+# ruff: noqa: PTH103, PTH104, PTH108
 from __future__ import annotations
 
 import contextlib
@@ -26,12 +26,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..buckets.cloud_storage import Storage, split
 
 FIRST = re.compile(r"^(?P<before>.+)-0-0(?P<after>(?:\..*)?)$")
 LOOK_S = 0.5
+T = TypeVar("T")
 
 
 class Place:
@@ -67,27 +68,14 @@ class Place:
         JAX and torch_xla need no other pod, and its name appears when it has been started. One that has ended has none any
         more: a job whose pods do not meet goes on without.
         """
-        own = self.environ.get("TPUJOB_POD_IP", "")
         if self.worker == 0:
-            return own or "127.0.0.1"
-        name, began = self.names()[0], time.monotonic()
-        found: list[str] = []
-        is_found = threading.Event()
+            return self.environ.get("TPUJOB_POD_IP") or "127.0.0.1"
+        name = self.names()[0]
 
-        def look() -> None:
-            while not (found or over()) and time.monotonic() - began < most_s:
-                with contextlib.suppress(OSError, UnicodeError):
-                    found.append(str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]))
-                    is_found.set()
-                time.sleep(LOOK_S)
+        def address() -> str:
+            return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
 
-        threading.Thread(target=look, name="coordinator", daemon=True).start()  # a resolver may hang
-        while not over():
-            if is_found.wait(min(LOOK_S, most_s)):
-                return found[0]
-            if time.monotonic() - began >= most_s:
-                return name
-        return None
+        return looked_for(address, over, most_s) or (None if over() else name)
 
     def variables(self, coordinator: str) -> dict[str, str]:
         """Return what the job is told of it (docs/job-file.md)."""
@@ -100,7 +88,26 @@ class Place:
         }
 
 
-PIECE_BYTES = 1 << 20
+def looked_for(look: Callable[[], T], over: Callable[[], bool], most_s: float) -> T | None:
+    """Return what `look` returns once it finds something; None: not for so long, or it was over before that."""
+    began, is_found = time.monotonic(), threading.Event()
+    found: list[T] = []
+
+    def waits() -> bool:
+        return not over() and time.monotonic() - began < most_s
+
+    def go_on() -> None:
+        while not found and waits():
+            with contextlib.suppress(OSError, ValueError, TypeError):  # another pod is not there yet
+                found.append(look())
+                is_found.set()
+            time.sleep(LOOK_S)
+
+    threading.Thread(target=go_on, name="look", daemon=True).start()  # a resolver may hang
+    while waits():
+        if is_found.wait(min(LOOK_S, most_s)):
+            return found[0]
+    return None
 
 
 class CodeRefused(Exception):
@@ -120,7 +127,11 @@ def unpack(inside: str, request: dict[str, Any], into: str, storage: Storage) ->
             problem = storage.fetch(*split(request["code_object"]), Path(archive))
             if problem is not None:
                 raise CodeRefused(f"the code cannot be read from {request['code_object']}: {problem}")
-        if _sha256(archive) != expected:
+        try:
+            digest = hashlib.sha256(Path(archive).read_bytes()).hexdigest()
+        except OSError as error:
+            raise CodeRefused(f"there is no code: {error.strerror or error}") from error
+        if digest != expected:
             raise CodeRefused("the code arrived with another content than its hash says")
         with tarfile.open(archive, "r:gz") as packed:
             for member in packed:
@@ -129,14 +140,3 @@ def unpack(inside: str, request: dict[str, Any], into: str, storage: Storage) ->
         if request.get("code_object") is not None:
             os.unlink(archive)
     os.rename(draft, into)
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            for piece in iter(lambda: file.read(PIECE_BYTES), b""):
-                digest.update(piece)
-    except OSError as error:
-        raise CodeRefused(f"there is no code: {error.strerror or error}") from error
-    return digest.hexdigest()

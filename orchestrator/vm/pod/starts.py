@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from ..buckets.cloud_storage import split
 from ..buckets.data_objects import Changed, Failed, Source, check
-from .start import Place
+from .start import LOOK_S, Place, looked_for
 
-ASK_S, LOOK_S = 5.0, 0.5
+ASK_S = 5.0
 FIRST_S = 900.0  # for worker 0 of a job that may be started again: its node may come last
 
 
@@ -48,29 +48,26 @@ class Starts:
 
     def begin(self, place: Place) -> Start | None:
         """Return which start of the job this is; None: it was over before that. Raises Failed where it has to be known."""
-        start = self._begun(place)
-        self.number = 0 if start is None else start.number
-        return start
-
-    def _begun(self, place: Place) -> Start | None:
         if self.request["bucket"] is None:
             return ONLY
         restarts = self.request["max_restarts"]
+        start: Start | None = ONLY
         if place.worker:
             start = self._asked(place, FIRST_S if restarts else float(self.request["coordinator_s"]))
             if start is None and restarts and not self.over():
                 raise Failed("worker0 did not say which start of the job this is")
-            return start or (None if self.over() else ONLY)
-        try:
-            start = self._claimed({"pod": place.environ.get("TPUJOB_POD", ""), "at": time.time()})
-        except Failed as error:
-            why = f"the starts of the job cannot be counted in {self.place}: {error}"
-            if restarts:
-                raise Failed(why) from None
-            self.say(why)
-            start = ONLY
-        if place.workers > 1:
-            threading.Thread(target=self._tell, args=(start, place), name="start", daemon=True).start()
+            start = start or (None if self.over() else ONLY)
+        else:
+            try:
+                start = self._claimed({"pod": place.environ.get("TPUJOB_POD", ""), "at": time.time()})
+            except Failed as error:
+                why = f"the starts of the job cannot be counted in {self.place}: {error}"
+                if restarts:
+                    raise Failed(why) from None
+                self.say(why)
+            if place.workers > 1:
+                threading.Thread(target=self._tell, args=(start, place), name="start", daemon=True).start()
+        self.number = 0 if start is None else start.number
         return start
 
     def end(self, worker: int, log: Path, used_s: float) -> None:
@@ -110,7 +107,7 @@ class Starts:
             raise Failed(f"the count of start {number} cannot be read: {error}") from None
         return found if isinstance(found, dict) else {}
 
-    def _tell(self, start: Start, place: Place) -> None:
+    def _tell(self, start: Start | None, place: Place) -> None:
         """Answer the other pods until it is over."""
         host = place.environ.get("TPUJOB_POD_IP", "")
         while not self.over():
@@ -127,22 +124,11 @@ class Starts:
 
     def _asked(self, place: Place, most_s: float) -> Start | None:
         """Return what worker 0 says; None: nothing for so long, or it was over before that."""
-        found: list[Start] = []
-        began, is_found = time.monotonic(), threading.Event()
         where = place.names()[0], place.port + 1
 
-        def ask() -> None:
-            while not (found or self.over()) and time.monotonic() - began < most_s:
-                try:
-                    with socket.create_connection(where, timeout=ASK_S) as to, to.makefile("rb") as said:
-                        number, before_s = json.loads(said.read(200))
-                    found.append(Start(int(number), float(before_s)))
-                    is_found.set()
-                except (OSError, UnicodeError, ValueError, TypeError):  # it is not there yet
-                    time.sleep(LOOK_S)
+        def answer() -> Start:
+            with socket.create_connection(where, timeout=ASK_S) as to, to.makefile("rb") as said:
+                number, before_s = json.loads(said.read(200))
+            return Start(int(number), float(before_s))
 
-        threading.Thread(target=ask, name="ask", daemon=True).start()  # a resolver may hang
-        while not self.over() and time.monotonic() - began < most_s:
-            if is_found.wait(min(LOOK_S, most_s)):
-                return found[0]
-        return None
+        return looked_for(answer, self.over, most_s)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import psutil
 import pytest
@@ -26,7 +27,7 @@ from orchestrator.vm.pod import results
 from orchestrator.vm.pod.output import WORD, Output
 from orchestrator.vm.pod.results import LONGEST_BYTES, NO_ROOM, NO_TIME, Results
 from tests.fakes.pods import Leap, archive_of, popen, request
-from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
+from tests.unit.vm.conftest import Worker, python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until
 
 
@@ -37,13 +38,11 @@ class Container:
     place: Path
     python: str
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    wrapper: tuple[str, ...] = ()
 
     def popen(
         self, asked: Mapping[str, Any], archive: bytes | None = None, stdout: int = subprocess.PIPE, **env: str
     ) -> subprocess.Popen[bytes]:
-        words = (*self.wrapper, self.python)
-        self.processes.append(popen(self.place, asked, archive, env, words=words, stdout=stdout))
+        self.processes.append(popen(self.place, asked, archive, env, python=self.python, stdout=stdout))
         return self.processes[-1]
 
     def run(self, asked: Mapping[str, Any], archive: bytes | None = None, **env: Any) -> tuple[int, list[bytes]]:
@@ -62,15 +61,7 @@ class Container:
 
     def left(self) -> list[psutil.Process]:
         """What of the job still runs."""
-        return [each for each in psutil.process_iter() if str(self.place) in _mark(each)]
-
-
-def _mark(process: psutil.Process) -> str:
-    try:
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        return "" if ended else process.environ().get("TPUJOB_PHASE_DIR", "")
-    except psutil.Error:
-        return ""
+        return Worker(self.place).processes()
 
 
 @pytest.fixture
@@ -85,13 +76,15 @@ def container(tmp_path: Path, python: str) -> Iterator[Container]:  # noqa: F811
     until(lambda: not made.left(), "the end of all that the pod had started")
 
 
-def test_code_is_unpacked_with_its_links_and_its_modes(container: Container) -> None:
+def test_code_is_unpacked_with_its_links_and_its_modes_and_there_is_a_home_also_where_the_image_has_none(
+    container: Container,
+) -> None:
     archive = archive_of(
         ("bin/tool", b"#!/bin/bash\necho runs\n", "x"), ("tool", None, "bin/tool"), ("a/é", b"text\n", "")
     )
-    script = "./tool; cat a/é; [ ! -x a/é ] && find a/é -mmin -60"
-    code, lines = container.run(request(("main", script), archive=archive), archive)
-    assert code == 0 and lines[2:5] == [b"runs", b"text", "a/é".encode()]
+    script = './tool; cat a/é; [ ! -x a/é ] && find a/é -mmin -60; echo "$HOME"'
+    code, lines = container.run(request(("main", script), archive=archive), archive, HOME="/nowhere")
+    assert code == 0 and lines[2:6] == [b"runs", b"text", "a/é".encode(), f"{container.place}/run/home".encode()]
 
 
 @pytest.mark.parametrize(("damage", "why"), [
@@ -102,11 +95,6 @@ def test_damaged_or_missing_code_is_never_run(container: Container, damage: Any,
     archive = archive_of(("good", b"x" * 1000, ""))
     code, lines = container.run(request(("main", "echo never"), archive=archive), damage(archive))
     assert (code, container.note["detail"]) == (71, why) and b"never" not in lines
-
-
-def test_the_job_has_a_home_where_the_image_has_none(container: Container) -> None:
-    _, lines = container.run(request(("main", 'echo "$HOME"')), HOME="/nowhere")
-    assert lines[2] == str(container.place / "run" / "home").encode()
 
 
 def test_scripts_find_the_agent_and_environments_are_made_as_on_a_worker(container: Container) -> None:
@@ -139,15 +127,6 @@ def test_a_stdout_that_is_closed_ends_nothing(container: Container) -> None:
     assert process.wait(HANG_S) == 4 and container.note["rc"] == 4
 
 
-def test_what_a_job_leaves_behind_is_ended_with_it(container: Container) -> None:
-    own = f"{os.getpid()}.98765"  # no other process has this argument
-    script = f"setsid sleep 1000 & env -i nohup setsid bash -c 'sleep {own}' >/dev/null 2>&1 & sleep 0.2; echo over"
-    code, _ = container.run(request(("main", script)))
-    assert code == 0
-    left = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", own]]
-    assert not container.left() and not left
-
-
 def test_a_supervisor_that_is_killed_is_lost_and_nothing_of_its_job_stays(container: Container) -> None:
     process = container.popen(request(("main", "echo up; sleep 1000")))
     until(lambda: container.path("main", "started.json").exists(), "the job")
@@ -158,42 +137,36 @@ def test_a_supervisor_that_is_killed_is_lost_and_nothing_of_its_job_stays(contai
     assert not container.left()
 
 
-def test_a_second_sigterm_changes_nothing(container: Container) -> None:
-    script = 'trap "touch stopping; sleep 0.5; exit 0" TERM; echo up; while true; do sleep 0.05; done'
+def test_no_room_for_the_job_is_said(container: Container) -> None:
+    """A file in the place of a directory stands for a full disk."""
+    container.path().mkdir(parents=True)
+    container.path("work.draft").touch()
+    code, _ = container.run(request(("main", "echo never")))
+    assert (code, container.note["why"]) == (71, "failed")
+    assert container.note["detail"] == f"File exists: {container.path('work.draft')}"
+
+
+def test_a_stop_that_cannot_be_written_down_stops_the_job_all_the_same_and_a_second_one_changes_nothing(
+    container: Container,
+) -> None:
+    """A directory in the place of the file stands for a full disk."""
+    script = """
+    mkdir "$TPUJOB_PHASE_DIR/.stop.json.$PPID"; echo kept >"$TPUJOB_ARTIFACTS/kept"
+    trap "touch stopping; sleep 0.5; exit 0" TERM; echo up; while true; do sleep 0.05; done
+    """
     process = container.popen(request(("main", script)))
     until(lambda: container.path("main", "log").exists() and container.path("main", "log").read_text(), "the job")
     process.send_signal(signal.SIGTERM)
     until((container.path("work") / "stopping").exists, "its grace")
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 143 and b'"end"' in out
-    assert container.note["why"] == "stopped"
-
-
-def test_no_room_for_the_job_is_said(container: Container) -> None:
-    """A limit on the size of files stands for a full disk."""
-    container.wrapper = ("bash", "-c", 'ulimit -f 4; exec "$@"', "bash")
-    archive = archive_of(("big", os.urandom(100_000), ""))
-    code, _ = container.run(request(("main", "echo never"), archive=archive), archive)
-    assert code == 71 and container.note["why"] == "failed" and "File too large" in container.note["detail"]
-
-
-def test_a_stop_that_cannot_be_written_down_stops_the_job_all_the_same(container: Container) -> None:
-    """A directory in the place of the file stands for a full disk."""
-    script = 'mkdir "$TPUJOB_PHASE_DIR/.stop.json.$PPID"; echo kept >"$TPUJOB_ARTIFACTS/kept"; echo up; sleep 1000'
-    process = container.popen(request(("main", script)))
-    until(lambda: container.path("main", "log").exists() and container.path("main", "log").read_text(), "the job")
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 143 and b'"files": 1' in out
+    assert process.returncode == 143 and b'"files": 1' in out and container.note["why"] == "stopped"
 
 
 def test_an_end_that_cannot_be_written_down_is_told_with_its_cause(container: Container) -> None:
     code, _ = container.run(request(("main", 'mkdir "$TPUJOB_PHASE_DIR/.exit.json.$PPID"; echo up')))
     assert code == 71 and container.note["why"] == "lost"
-    assert container.note["detail"].startswith(
-        "the supervisor of main ended: IsADirectoryError: [Errno 21] Is a directory"
-    )
+    assert container.note["detail"].startswith("the supervisor of main ended: IsADirectoryError: [Errno 21] Is a")
 
 
 class Sent:
@@ -219,22 +192,18 @@ class Sent:
 
 @pytest.fixture
 def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sent:
-    found, sha256 = Sent(tmp_path), hashlib.sha256
+    found = Sent(tmp_path)
 
-    def hashed() -> Any:
-        digest = sha256()
+    def counted(piece: bytes) -> Any:
+        found.read.append(f"{len(piece)}")
+        return DEFAULT
 
-        class Counted:
-            def update(self, piece: bytes) -> None:
-                found.read.append(f"{len(piece)}")
-                digest.update(piece)
+    def sha256() -> Mock:
+        digest = Mock(wraps=hashlib.sha256())
+        digest.update.side_effect = counted
+        return digest
 
-            def hexdigest(self) -> str:
-                return str(digest.hexdigest())
-
-        return Counted()
-
-    monkeypatch.setattr(pack, "hashlib", SimpleNamespace(sha256=hashed))
+    monkeypatch.setattr(pack, "hashlib", SimpleNamespace(sha256=sha256))
     return found
 
 
@@ -256,11 +225,8 @@ def test_a_large_file_takes_half_of_the_time_and_small_ones_behind_it_are_sent(s
 def test_what_there_was_no_time_to_look_at_is_said(sent: Sent) -> None:
     for name in "abc":
         (sent.run / "artifacts" / name).write_bytes(b"x")
-    assert sent.rows(lambda: 2.0 - len(sent.read)) == {
-        "artifacts/a": NO_TIME,
-        "artifacts/b": NO_TIME,
-        "(the rest)": NO_TIME,
-    }
+    named = ("artifacts/a", "artifacts/b", "(the rest)")
+    assert sent.rows(lambda: 2.0 - len(sent.read)) == dict.fromkeys(named, NO_TIME)
 
 
 class Bucket(Storage):

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 
 from orchestrator.errors import ArtifactError, CloudError
 from orchestrator.hosts.ssh.fan_out import Wakeup
 from orchestrator.hosts.transfer.collect import THE_REST, CollectRequest
-from orchestrator.hosts.transfer.collection import Collection
+from orchestrator.hosts.transfer.collection import Collection, Packer
 from orchestrator.hosts.transfer.collector import CollectionStopped, Collector
 from orchestrator.hosts.transfer.extract import ContentLater, ContentLost
 from orchestrator.places.gke.pods.follower import Follower
@@ -26,7 +25,6 @@ from orchestrator.vm.files.beside import matches
 
 LONGEST_BYTES = 16 << 20  # of a file in a log, as `vm/pod/results.py`
 MOST_BYTES = 2 << 20  # of the index in a log
-PIECE_BYTES = 1 << 20
 WHY_CHARS = 300
 ALIVE_S = 5.0  # between two signs of life of a pod that still sends
 DAMAGED_NAME, DAMAGED = "(a file)", "its row in the index is damaged"
@@ -48,15 +46,21 @@ class Stored:
 
 def collected_from(read: ReadResult, pods: int, order: CollectRequest) -> Collection:
     """Start collecting what so many pods have left in the bucket of their job."""
-    wakeup, sources = Wakeup(), [Stored(index) for index in range(pods)]
+    return collected([Stored(index) for index in range(pods)], Wakeup(), read, order)
 
-    def open_packer(source: Stored) -> PodPacker:
-        return PodPacker(source, wakeup, read, order.attempt)
+
+def collected(
+    sources: Sequence[Follower | Stored], wakeup: Wakeup, read_result: ReadResult | None, order: CollectRequest
+) -> Collection:
+    """Start collecting. What is not there once a pod has ended never comes: one pass."""
+
+    def open_packer(source: Follower | Stored) -> PodPacker:
+        return PodPacker(source, wakeup, read_result, order.attempt)
 
     return Collection(Collector(replace(order, passes=1)), sources, wakeup, lambda slow, why: None, open_packer)
 
 
-class PodPacker:
+class PodPacker(Packer):
     """The results of one pod. Raises CollectionStopped after `close`."""
 
     def __init__(
@@ -74,12 +78,7 @@ class PodPacker:
         self._question: dict[str, Any] = {}
         self._closed = False
 
-    def __enter__(self) -> PodPacker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -196,22 +195,18 @@ class PodPacker:
         try:
             while len(self._buffer) < size:
                 self._buffer += next(self._content)
-        except StopIteration:
+        except (StopIteration, ContentLost) as error:
             self._left_bytes = 0
-            raise ContentLost("it is shorter than its index says") from None
-        except ContentLost:
-            self._left_bytes = 0
-            raise
+            raise (
+                error if isinstance(error, ContentLost) else ContentLost("it is shorter than its index says")
+            ) from None
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         self._left_bytes -= size
         return data
 
     def _from_log(self, row: Mapping[str, Any]) -> Iterator[bytes]:
-        inflate, packed = zlib.decompressobj(), row["packed"]
         try:
-            while packed:
-                yield inflate.decompress(packed, PIECE_BYTES)
-                packed = inflate.unconsumed_tail
+            yield zlib.decompressobj().decompress(row["packed"], row["size_bytes"])
         except zlib.error as error:
             raise ContentLost("its content in the log of the pod is damaged") from error
 

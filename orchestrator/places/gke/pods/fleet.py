@@ -15,9 +15,8 @@ from orchestrator.hosts.fleet.crew import FleetStatus, Following, FoundAttempt, 
 from orchestrator.hosts.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.hosts.transfer.collect import CollectRequest
 from orchestrator.hosts.transfer.collection import Collection
-from orchestrator.hosts.transfer.collector import Collector
 from orchestrator.places.gke.objects.pod_api import PodApi, PodViews
-from orchestrator.places.gke.pods.collection import PodPacker
+from orchestrator.places.gke.pods.collection import collected
 from orchestrator.places.gke.pods.follower import Follower
 from orchestrator.places.gke.pods.index import ReadResult
 from orchestrator.promise.lease.cloud_api import WorkerAddress
@@ -127,15 +126,11 @@ class PodFleet:
     def collect(self, order: CollectRequest) -> Collection:
         """Start collecting every pod's results into `order.destination/worker<i>/`; return the running collection.
 
-        They come after the log: a phase must be followed first. What is not there once a pod has ended never comes: one pass.
+        They come after the log: a phase must be followed first.
         """
         assert self._following.followers, "follow comes before collect"
-        collector = Collector(replace(order, attempt=order.attempt or self._attempt, passes=1))
-
-        def open_packer(follower: Follower) -> PodPacker:
-            return PodPacker(follower, self._wakeup, self._results, collector.request.attempt)
-
-        return Collection(collector, self._following.followers, self._wakeup, lambda slow, why: None, open_packer)
+        order = replace(order, attempt=order.attempt or self._attempt)
+        return collected(self._following.followers, self._wakeup, self._results, order)
 
     def cancel(self) -> None:
         """End every running call, in any thread, with FanOutAbandoned; every later call, too. The pods go on."""

@@ -12,7 +12,7 @@ from orchestrator.places.gke.objects.pod_api import LogStream, PodApi, PodPhase,
 from orchestrator.places.gke.pods import phase_ends
 from orchestrator.places.gke.pods.index import ReadResult, read_index
 from orchestrator.places.gke.pods.phase_ends import Said
-from orchestrator.places.gke.pods.stream import PHASES, Control, Event, LogText, NodeSays, PodLog, metrics_in
+from orchestrator.places.gke.pods.stream import PHASES, Control, Event, NodeSays, PodLog, metrics_in
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.text.terminal import LeftOut, printable
 
@@ -115,7 +115,7 @@ class Follower(WorkerFollower):
             self._wakeup.changed.notify_all()
 
     def _follow(self) -> None:
-        pause_s, patience = RETRY_FIRST_S, _Patience()
+        pause_s, new_at, refusals = RETRY_FIRST_S, time.monotonic(), 0
         view: PodView | None = None
         while True:
             news = self.news
@@ -139,16 +139,20 @@ class Follower(WorkerFollower):
                 # Of a phase: the log has its end, or had it. It broke between node and API server, which looks like the end.
                 failed = CloudError("its log broke off")
             self.is_gone = failed is None and view is None and (self._pod != "" or self._may_be_gone)
-            if not (ended or self.is_gone) or moved:
-                patience = _Patience()
             if self.is_gone:
                 try:
                     self.note = self._indexed()
                     break
                 except CloudError as error:  # only the bucket knows how it has ended
-                    if patience.ends_with(error):
-                        raise
-            elif ended and (failed is None or patience.ends_with(failed)):
+                    failed = error
+            if not (ended or self.is_gone) or moved:
+                new_at, refusals = time.monotonic(), 0
+            is_away = isinstance(failed, CloudUnavailable)
+            refusals += not is_away
+            given_up = time.monotonic() - new_at >= OUTAGE_S if is_away else refusals >= LAST_TRIES
+            if self.is_gone and failed is not None and given_up:
+                raise failed
+            if ended and (failed is None or given_up):
                 break
             pause_s = RETRY_FIRST_S if moved else min(2 * pause_s, RETRY_MOST_S)
             self._wakeup.sleep(pause_s)
@@ -192,56 +196,47 @@ class Follower(WorkerFollower):
         try:
             self._heard_at = self._now()
             self.news += not isinstance(event, NodeSays)  # which may say the same on each connection
-            self._sort(event)
+            if isinstance(event, NodeSays):
+                self._say(f"the node says: {event.text[:TEXT_CHARS].decode(errors='replace')}")
+            elif isinstance(event, Control):
+                self._control(event)
+            elif self._is_attached(event.of):
+                self._log_bytes += len(event.data)
+                self._deliver(self.index, event.data)
         finally:
             self._moved_at = time.monotonic()
             self._is_busy = False
-
-    def _sort(self, event: Event) -> None:
-        if isinstance(event, LogText):
-            if self._is_attached(event.of):
-                self._log_bytes += len(event.data)
-                self._deliver(self.index, event.data)
-        elif isinstance(event, NodeSays):
-            self._say(f"the node says: {event.text[:TEXT_CHARS].decode(errors='replace')}")
-        else:
-            self._control(event)
 
     def _is_attached(self, of: str | None) -> bool:
         """Wait while `of` comes after the attached phase; return whether it is the attached one. None stands for any.
 
         A phase begins only after the one before has succeeded, whose end may be gone from the log.
         """
-        place = PHASES.index(of) if of in PHASES else len(PHASES) - 1
-
-        def may_pass() -> bool:
-            return of is None or (self._phase in PHASES and PHASES.index(self._phase) >= place)
-
-        if not may_pass():
-            with self._wakeup.changed:
-                if of in PHASES and not may_pass():
-                    self._move(**phase_ends.exited(0, {}))
-            self._wait(may_pass)
         if of is None:
             return True
-        self._begun.add(PHASES[place])
-        return self._phase == PHASES[place]
+
+        def may_pass() -> bool:
+            return PHASES.index(self._phase) >= PHASES.index(of)
+
+        with self._wakeup.changed:
+            if not may_pass():
+                self._move(**phase_ends.exited(0, {}))
+        self._wait(may_pass)
+        self._begun.add(of)
+        return self._phase == of
 
     def _control(self, line: Control) -> None:
-        said = line.said
-        if line.of is not None:
-            self._is_attached(line.of)
-        if (left_out := line.count("left_out")) and self._is_attached(line.of):
+        said, is_attached = line.said, self._is_attached(line.of)
+        if (left_out := line.count("left_out")) and is_attached:
             self._log_bytes += left_out
             self._deliver(self.index, LeftOut(left_out))
         elif "say" in said:
             self._say(str(said["say"])[:TEXT_CHARS])
         elif "ended" in said and line.of is not None:
-            self._phase_ended(line)
-        elif "metrics" in said:
-            if self._metrics is not None and self._is_attached(line.of):
-                for piece in metrics_in(said["metrics"]):
-                    self._metrics(self.index, piece)
+            self._phase_ended(line, is_attached=is_attached)
+        elif "metrics" in said and is_attached and self._metrics is not None:
+            for piece in metrics_in(said["metrics"]):
+                self._metrics(self.index, piece)
         elif "results" in said:
             with contextlib.suppress(ValueError):  # what is damaged is missing, and so noticed
                 self.results += base64.b64decode(str(said["results"]), validate=True)
@@ -256,9 +251,9 @@ class Follower(WorkerFollower):
         if self._closed:
             raise FanOutAbandoned
 
-    def _phase_ended(self, line: Control) -> None:
+    def _phase_ended(self, line: Control, *, is_attached: bool) -> None:
         said, rc = line.said, phase_ends.code_of(line.said)
-        if not self._is_attached(line.of):
+        if not is_attached:
             if rc != 0:
                 self._earlier = rc, said
             return
@@ -273,16 +268,13 @@ class Follower(WorkerFollower):
     def _fate(self) -> PodView | None:
         """Return the pod once the API says why it was stopped, or FATE_S later."""
         until, view = time.monotonic() + FATE_S, None
-        while True:
-            try:
+        while time.monotonic() < until:
+            with contextlib.suppress(CloudError):
                 view = self._view()
                 if view is None or view.reason not in phase_ends.NO_REASONS or view.phase.ended:
-                    return view
-            except CloudError:
-                pass
-            if time.monotonic() >= until:
-                return view
+                    break
             self._wakeup.sleep(1.0)
+        return view
 
     # -- the end --
 
@@ -302,16 +294,13 @@ class Follower(WorkerFollower):
 
     def _indexed(self) -> Said:
         """Return how a pod that is gone has ended, by what it has left in the bucket. Raises CloudError."""
-        if self._results is None:
-            return {}
+        note = None
         try:
-            note = read_index(self._results, self.index, self._attempt).get("note")
-        except ArtifactError:
-            return {}
-        except CloudError as error:
-            if error.reason != "absent":
+            if self._results is not None:
+                note = read_index(self._results, self.index, self._attempt).get("note")
+        except (ArtifactError, CloudError) as error:
+            if isinstance(error, CloudError) and error.reason != "absent":
                 raise
-            return {}
         return note if isinstance(note, dict) else {}
 
     def _end_phase(self, said: Said, view: PodView | None) -> None:
@@ -322,20 +311,6 @@ class Follower(WorkerFollower):
         if self._notices > 0:
             self._notices -= 1
             self._on_notice(f"worker{self.index}: {printable(text)}")
-
-
-class _Patience:
-    """With the log of a pod that has ended, since something new came of it."""
-
-    def __init__(self) -> None:
-        self._began, self._refusals = time.monotonic(), 0
-
-    def ends_with(self, error: CloudError) -> bool:
-        """Return whether the log is given up after one more failure."""
-        if isinstance(error, CloudUnavailable):
-            return time.monotonic() - self._began >= OUTAGE_S
-        self._refusals += 1
-        return self._refusals >= LAST_TRIES
 
 
 def _nothing(index: int, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from orchestrator.errors import ArtifactError
@@ -24,10 +25,8 @@ def read_index(read: ReadResult, worker: int, attempt: str) -> Mapping[str, Any]
         content += piece
         if len(content) > MOST_BYTES:
             raise ArtifactError(f"{INDEX} is larger than {format_size(MOST_BYTES)}, the most that a pod writes")
-    try:
+    with suppress(ValueError, RecursionError):
         found = parsing.loads(content.decode())
-    except (ValueError, RecursionError):
-        pass
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
         raise ArtifactError(f"{INDEX} makes no sense")
     if found.get("attempt") != attempt:

@@ -106,8 +106,7 @@ def metrics_in(text: Any) -> list[bytes]:
     if text == "":
         return [b""]
     try:
-        packed = base64.b64decode(str(text), validate=True)
-        piece = zlib.decompressobj().decompress(packed, METRICS_BYTES)
+        piece = zlib.decompressobj().decompress(base64.b64decode(str(text), validate=True), METRICS_BYTES)
     except (ValueError, zlib.error):
         return []
     return [piece] if piece else []
@@ -125,7 +124,7 @@ class PodLog:
         self._of: str | None = None
         self._last: Moment = (b"", b"", b"")  # of the last line
         self._count = 0  # of the lines that were read with this time
-        self._held: bytearray | None = None  # of a phase that is not known yet: the log does not begin at its beginning
+        self._held = bytearray()  # of a phase that is not known yet: the log does not begin at its beginning
         self._from_the_first = False
 
     @property
@@ -179,16 +178,14 @@ class PodLog:
         """Yield what came last and belongs to no phase, once nothing comes any more."""
         if self._held:
             yield LogText(None, bytes(self._held))
-        self._held = None
+            self._held.clear()
 
     def _text(self, run: bytearray) -> Iterator[Event]:
-        if not run:
-            return
-        if self._n >= 0:
+        if run and self._n >= 0:
             yield LogText(self._of, bytes(run))
-            return
-        self._held = (self._held or bytearray()) + run
-        del self._held[:-HELD_BYTES]
+        elif run:
+            self._held += run
+            del self._held[:-HELD_BYTES]
 
     def _control(self, found: Control) -> Iterator[Event]:
         if self._held:  # before the first line of ours, or of the phase that goes on, or that was before
@@ -196,6 +193,6 @@ class PodLog:
             if "began" in found.said and found.of in PHASES:
                 of = PHASES[max(PHASES.index(found.of) - 1, 0)]
             yield LogText(of, bytes(self._held))
-            self._held = None
+            self._held.clear()
         self._n, self._of = found.n, found.of
         yield found

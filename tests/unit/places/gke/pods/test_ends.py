@@ -19,7 +19,8 @@ from orchestrator.hosts.transfer.extract import CHANGED
 from orchestrator.places.gke.objects import pod_api
 from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.places.gke.pods import fleet, follower
-from orchestrator.places.gke.pods.collection import collected_from
+from orchestrator.places.gke.pods.collection import LOST, collected_from
+from orchestrator.places.gke.pods.index import ReadResult
 from orchestrator.places.google.objects import Objects
 from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.text.scripts import with_data
@@ -41,13 +42,12 @@ def ended(pod: Pod, names: str = "abcdefgh") -> None:
     pod.sends(40)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "RETRY_FIRST_S", 0.0)
     monkeypatch.setattr(follower, "RETRY_MOST_S", 0.01)
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("after_bytes", [0, 300])
 def test_a_log_that_breaks_off_between_node_and_api_server_is_no_whole_log(
     node: Node, followed: Make, after_bytes: int
@@ -63,7 +63,9 @@ def test_a_log_that_breaks_off_between_node_and_api_server_is_no_whole_log(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("first", [b"150000", b'::tpujob {"n": '])
-def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node, followed: Make, first: bytes) -> None:
+def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun_and_what_is_gone_is_counted(
+    node: Node, followed: Make, first: bytes
+) -> None:
     pod = node.run(request(("setup", "echo s"), ("main", "seq 1 200000")))
     until(lambda: pod.closed, "the end of the pod")
     main = [at for at, part in enumerate(pod.parts) if part.content.startswith(first) and b"setup" not in part.content]
@@ -71,31 +73,41 @@ def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node
     seen = followed()
     end = seen.end("setup")
     assert (end.state, end.rc, seen.log) == (WorkerState.EXITED, 0, b"")
-    end = seen.end("main")
-    assert (end.state, end.rc) == (WorkerState.EXITED, 0) and seen.log.endswith(b"200000\n")
+    end, log = seen.end("main"), (pod.place / "run" / "r1-1" / "main" / "log").read_bytes()
+    assert (end.state, end.rc, end.log_bytes) == (WorkerState.EXITED, 0, len(log)) and log.endswith(seen.log)
+    gone = f"{len(log) - len(seen.log):,} bytes of its log are gone"
+    assert seen.log and seen.notices == [f"worker0: {gone}: the node keeps the last part only"]
 
 
-def test_so_has_one_of_which_only_the_last_results_are_left(node: Node, followed: Make) -> None:
-    ended(node.pod(), "a")
-    node.pod().rotate(4)
+@pytest.mark.parametrize("begin", range(8))
+def test_so_has_one_of_which_only_results_are_left_and_those_are_whole_or_named(
+    node: Node, followed: Make, begin: int
+) -> None:
+    ended(node.pod(), "a")  # in the lines 3 to 6
+    assert len(node.pod().parts) == 8
+    node.pod().rotate(begin)
     seen = followed()
     assert [seen.end(phase).state for phase in ("setup", "main")] == [WorkerState.EXITED] * 2
-    assert len(seen.collect().problems) == 1
+    found = seen.collect()
+    assert [file.path for file in found.files] == ["a"] * (begin <= 3)
+    assert [str(problem) for problem in found.problems] == [f"worker0: (the rest): {LOST}"] * (begin > 3)
 
 
-@pytest.mark.parametrize(("phase", "states"), [
-    ("main", [WorkerState.EXITED, WorkerState.LOST]), ("setup", [WorkerState.LOST]),
+@pytest.mark.parametrize(("phase", "states", "sent", "problems"), [
+    ("main", [WorkerState.EXITED, WorkerState.LOST], {"results_bytes": None}, []),
+    ("setup", [WorkerState.LOST], {"results_bytes": None}, []),
+    pytest.param("setup", [WorkerState.LOST], {}, ["(the rest)"], id="of another version, whose results are not read"),
 ])  # fmt: skip
 def test_so_has_one_of_which_only_the_end_is_left(
-    node: Node, followed: Make, phase: str, states: list[WorkerState]
+    node: Node, followed: Make, phase: str, states: list[WorkerState], sent: dict[str, Any], problems: list[str]
 ) -> None:
     node.pod().says(of=None, pod={})
-    node.pod().says(of=phase, end={"phase": phase, "rc": None, "why": "stalled", "results_bytes": None})
+    node.pod().says(of=phase, end={"phase": phase, "rc": None, "why": "stalled", **sent})
     node.pod().close()
     node.pod().rotate(1)
     seen = followed()
     assert [seen.end(each).state for each in ("setup", "main")[: len(states)]] == states
-    assert not seen.collect().problems
+    assert [problem.path for problem in seen.collect().problems] == problems
 
 
 def test_main_that_is_attached_as_the_following_ends_has_its_end(
@@ -126,7 +138,6 @@ def test_main_that_is_attached_as_the_following_ends_has_its_end(
 REFUSED = [Vanished("the pod does not exist")] * (follower.LAST_TRIES - 1)
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("cuts", "errors"), [
     ([1000], [None, *[CloudUnavailable("the API server is away")] * 20]),
     ([700] * 12, [None, *REFUSED, None, *REFUSED, None, *REFUSED]),
@@ -140,20 +151,6 @@ def test_the_log_of_an_ended_pod_comes_whole(
     seen = followed()
     assert seen.end().rc == 0
     assert not seen.collect().problems and not node.errors
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(
-    ("error", "outage_s"), [(Vanished("the pod does not exist"), 600.0), (CloudUnavailable("away"), 0.05)]
-)
-def test_a_log_that_is_gone_is_given_up_and_so_is_an_outage_that_lasts(
-    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError, outage_s: float
-) -> None:
-    monkeypatch.setattr(follower, "OUTAGE_S", outage_s)
-    node.pod().begins()
-    node.pod().close()
-    node.errors = [error] * 100_000
-    assert followed().end().state is WorkerState.LOST
 
 
 def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
@@ -179,17 +176,6 @@ def test_a_connection_that_waits_for_the_next_phase_is_not_taken_for_a_dead_one(
     assert not seen.collect().problems
 
 
-def test_a_pod_of_an_older_version_has_results_that_are_not_read(node: Node, followed: Make) -> None:
-    node.pod().begins()
-    node.pod().ends()
-    node.pod().says(end={"rc": 0, "phase": "main"})
-    node.pod().close()
-    seen = followed()
-    assert seen.end().rc == 0
-    assert [problem.path for problem in seen.collect().refused] == ["(the rest)"]
-
-
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("error", [CloudUnavailable("away"), AuthError("you may not read it")])
 def test_an_index_that_cannot_be_read_is_no_end_of_a_pod_that_is_gone(
     followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError
@@ -209,11 +195,11 @@ def test_an_index_that_cannot_be_read_is_no_end_of_a_pod_that_is_gone(
         followed(store=read).end()
 
 
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("error", [AuthError("you may not get pods/log"), Vanished("the pod does not exist")])
-def test_a_log_that_cannot_be_read_is_not_a_pod_that_sent_nothing(
-    node: Node, followed: Make, error: CloudError
+@pytest.mark.parametrize("error", [AuthError("you may not"), Vanished("it does not exist"), CloudUnavailable("away")])
+def test_a_log_that_cannot_be_read_is_given_up_and_not_a_pod_that_sent_nothing(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError
 ) -> None:
+    monkeypatch.setattr(follower, "OUTAGE_S", 0.05)
     pod = node.run(request(("main", "echo line; echo small >$TPUJOB_ARTIFACTS/small")))
     node.errors = [error] * 100_000
     until(lambda: pod.view().phase.ended, "the end of the pod")
@@ -223,7 +209,7 @@ def test_a_log_that_cannot_be_read_is_not_a_pod_that_sent_nothing(
     assert problem.why == f"the log of the pod, which has them, could not be read: {error.message}"
 
 
-def test_names_that_a_failed_setup_does_not_reach_are_told_however_long_they_are(node: Node, followed: Make) -> None:
+def test_a_setup_that_fails_is_told_with_names_of_any_length_and_main_never_begins(node: Node, followed: Make) -> None:
     script = """
     for i in 1 2 3 4 5 6 7 8; do
         echo "Connection refused host='$i$(printf '漢%.0s' $(seq 400))', port=443"
@@ -231,38 +217,22 @@ def test_names_that_a_failed_setup_does_not_reach_are_told_however_long_they_are
     echo kept >"$TPUJOB_ARTIFACTS/kept"
     exit 5
     """
-    node.run(request(("setup", script)))
-    seen = followed()
+    node.run(request(("setup", script), ("main", "echo never")))
+    seen, late = followed(), followed()
     end = seen.end("setup")
     assert (end.state, end.rc, end.why) == (WorkerState.EXITED, 5, "") and len(end.unreachable) == 8
     assert [file.path for file in seen.collect().files] == ["artifacts/kept"]
-
-
-def test_pods_of_two_slices_know_their_places_and_each_has_its_results(node: Node, followed: Make) -> None:
-    script = 'echo "$TPUJOB_WORKER of $TPUJOB_WORKERS"; echo $TPUJOB_WORKER >$TPUJOB_ARTIFACTS/me'
-    for worker in range(4):
-        node.run(request(("main", script)), worker, **place(worker, slices=2))
-    seen = followed(4)
-    seen.fleet.connect(10.0)
-    seen.follow()
-    assert seen.ended().all_succeeded
-    for worker in range(4):
-        assert seen.logs[worker].decode() == f"{worker} of 4\n"
-    found = seen.collect()
-    assert not found.problems and [(file.worker, file.path) for file in found.files] == [
-        (worker, "artifacts/me") for worker in range(4)
-    ]
-    assert seen.result("artifacts/me", 3) == b"3\n"
+    end = late.end("main")
+    assert (end.state, end.rc, end.why, late.log) == (WorkerState.EXITED, 5, "setup", b"")
 
 
 HANGS = "import socket, time\nsocket.getaddrinfo = lambda *_, **__: time.sleep(900)\n"
 
 
-@pytest.mark.parametrize("resolver", ["", pytest.param(HANGS, id="hangs")])
-def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(
-    node: Node, followed: Make, tmp_path: Path, resolver: str
+def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm_though_its_resolver_hangs(
+    node: Node, followed: Make, tmp_path: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(resolver)
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
     asked = request(("main", "echo never"), coordinator_s=900.0)
     pod = node.run(asked, 0, **place(1), PYTHONPATH=str(tmp_path))
     seen = followed()
@@ -290,11 +260,15 @@ def test_what_stops_the_program_itself_is_told(
     until(lambda: pod.view().rc == 71, "its own code")
 
 
-def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed: Make) -> None:
-    script = '[ $TPUJOB_WORKER = 0 ] || exit 5; until [ -e "$TPUJOB_ARTIFACTS/../go" ]; do sleep 0.05; done'
+def test_one_of_two_slices_fails_and_the_other_is_waited_for(node: Node, followed: Make) -> None:
+    script = """
+    echo $TPUJOB_WORKER of $TPUJOB_WORKERS | tee "$TPUJOB_ARTIFACTS/me"
+    [ $TPUJOB_WORKER = 0 ] || exit 5; until [ -e "$TPUJOB_ARTIFACTS/../go" ]; do sleep 0.05; done
+    """
     for worker in range(2):
-        node.run(request(("main", script)), worker, **place(worker))
+        node.run(request(("main", script)), worker, **place(worker, slices=2, hosts=1))
     seen = followed(2)
+    seen.fleet.connect(10.0)
     seen.follow()
     until(lambda: seen.fleet.wait(1.0).workers[1].final, "the end of the second")
     seen.fleet.stop(0.1)  # nothing can be sent; it only waits
@@ -303,6 +277,8 @@ def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed:
     (first / "go").touch()
     status = seen.ended()
     assert [worker.rc for worker in status.workers] == [0, 5] and status.first_failed == status.workers[1]
+    assert not seen.collect().problems and seen.logs == {0: b"0 of 2\n", 1: b"1 of 2\n"}
+    assert [seen.result("artifacts/me", worker) for worker in range(2)] == [seen.logs[0], seen.logs[1]]
 
 
 def test_results_of_any_size_go_through_the_bucket_also_when_the_pod_is_gone(
@@ -328,6 +304,9 @@ def test_results_of_any_size_go_through_the_bucket_also_when_the_pod_is_gone(
         assert seen.end().rc == 0
         return seen, seen.collect()
 
+    def late(read: ReadResult, way: str, attempt: str = "r1-1") -> CollectResult:
+        return collected_from(read, 1, CollectRequest(attempt, tmp_path / way, ())).within(HANG_S)
+
     seen, found = collected("there")
     assert not found.problems and {file.path for file in found.files} == {"artifacts/big", "artifacts/small"}
     assert f"{found.files[0].sha256}  big\n".encode() == seen.log
@@ -337,9 +316,9 @@ def test_results_of_any_size_go_through_the_bucket_also_when_the_pod_is_gone(
     node.all.clear()
     _, found = collected("gone")
     assert not found.problems and len(found.files) == 2
-    late = collected_from(read, 1, CollectRequest("r1-1", tmp_path / "late", ())).within(HANG_S)
-    assert [file.sha256 for file in late.files] == [file.sha256 for file in found.files] and not late.problems
-    (other,) = collected_from(read, 1, CollectRequest("r1-2", tmp_path / "late", ())).within(HANG_S).problems
+    came = late(read, "late")
+    assert [file.sha256 for file in came.files] == [file.sha256 for file in found.files] and not came.problems
+    (other,) = late(read, "late", "r1-2").problems
     assert other.why.endswith("index.json is of another attempt")
     (tmp_path / "x").write_text("other\n")
     objects.delete(f"{place}/artifacts/small")
@@ -349,17 +328,14 @@ def test_results_of_any_size_go_through_the_bucket_also_when_the_pod_is_gone(
     gone = f"it is gone from the bucket of the job: {place}/artifacts/big does not exist"
     assert [problem.why for problem in found.refused] == [gone, CHANGED]
     assert not found.files and not found.uncollected
-    away = [CloudUnavailable("away")]
 
     def unsteady(worker: int, path: str) -> Iterator[bytes]:
         if path == "artifacts/big":
-            raise away[0]
+            raise CloudUnavailable("away")
         return read(worker, path)
 
-    late = collected_from(unsteady, 1, CollectRequest("r1-1", tmp_path / "late", ())).within(HANG_S)
-    assert not late.problems, "it is here"
-    late = collected_from(unsteady, 1, CollectRequest("r1-1", tmp_path / "later", ())).within(HANG_S)
-    assert [problem.why for problem in late.waiting] == ["it is in the bucket of the job: away"]
+    assert not late(unsteady, "late").problems, "it is here"
+    assert [each.why for each in late(unsteady, "later").waiting] == ["it is in the bucket of the job: away"]
 
 
 def test_a_bucket_that_takes_nothing_is_said_and_has_a_code_of_its_own(

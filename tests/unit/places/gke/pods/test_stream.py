@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.places.gke.pods.stream import LINE_BYTES, Control, Event, LogText, NodeSays, PodLog, lines, parse
-from orchestrator.vm.pod import output as pod_output
 from orchestrator.vm.pod.output import Output
 from tests.fakes.pods import NodeLog
 
@@ -127,15 +126,10 @@ def test_what_is_written_around_the_program_is_shown_and_changes_nothing(tmp_pat
     assert [event.data for event in events if isinstance(event, LogText) and event.of is None] == [b"early words\n"]
 
 
-def test_a_container_without_the_program_shows_its_words() -> None:
-    log = PodLog()
-    line = b"2027-01-15T08:00:00.000000001Z python3: can't open file '/tpujob/in/agent.zip'\n"
-    assert [*log.read([line]), *log.rest()] == [LogText(None, b"python3: can't open file '/tpujob/in/agent.zip'\n")]
-
-
-def test_words_of_the_node_are_no_log() -> None:
-    said = b'failed to watch file "/var/log/pods/x": no space left on device\n'
-    assert list(PodLog().read([said])) == [NodeSays(said[:-1])]
+def test_a_container_without_the_program_shows_its_words_and_those_of_the_node_are_no_log() -> None:
+    log, said = PodLog(), b'failed to watch file "/var/log/pods/x": no space left on device'
+    line = b"2027-01-15T08:00:00.000000001Z python3: no file\n"
+    assert [*log.read([line, said + b"\n"]), *log.rest()] == [NodeSays(said), LogText(None, b"python3: no file\n")]
 
 
 def test_lines_come_whole_from_pieces_of_any_size_and_the_last_one_only_with_its_end() -> None:
@@ -170,15 +164,3 @@ def test_lines_before_the_first_control_line_that_is_left_are_of_the_phase_that_
     pod.write(f"::tpujob {json.dumps({'n': 7, 'of': 'main', **said})}\n".encode())
     pod.close()
     assert text(read(pod, []), of) == b"what is left\n"
-
-
-def test_marks_tell_the_phase_of_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_output, "MARK_BYTES", 1000)
-    fd = os.open(tmp_path / "stdout", os.O_RDWR | os.O_CREAT)
-    output = Output(fd)
-    output.begin("main")
-    for _ in range(100):
-        output.log(b"0123456789" * 10 + b"\n")
-    os.close(fd)
-    marks = [parse(line) for line in (tmp_path / "stdout").read_bytes().split(b"\n") if line.startswith(b"::tpujob {")]
-    assert marks == [Control(number, "main", {"n": number, "of": "main"}) for number in range(10)]
