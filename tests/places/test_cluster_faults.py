@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.errors import BadRequest, QuotaError
 from orchestrator.places.gke.api import words
-from orchestrator.places.gke.objects.manifest import deadlines
+from orchestrator.places.gke.objects.manifest import Deadlines, deadlines
 from orchestrator.places.gke.stay import ClusterStay, Seen
 from orchestrator.promise.lease.lease import LeaseState
 from orchestrator.promise.lease.run_and_attempt import AttemptState
@@ -22,10 +22,10 @@ from tests.places.ground import Job
 from tests.places.simulated_grounds import SimulatedJobSet
 from tests.places.test_promises import nothing_is_left
 from tests.simulation.model.cluster import Cluster
-from tests.simulation.model.cluster_world import ClusterWorld, SimPods
-from tests.simulation.model.faults import FOREVER
-from tests.simulation.model.jobsets import JobSet
+from tests.simulation.model.cluster_world import ClusterWorld
+from tests.simulation.model.jobsets import JobSet, Pod
 from tests.simulation.scenarios import clusters
+from tests.simulation.scenarios.clusters import ClusterWorkload
 
 QUEUED, STARTING, RUNNING = 1.0, 6.0, 30.0  # seconds after the start
 WAITS, FAILS, SHORT = Job(waits=True), Job(waits=True, code=7), Job(is_short=True)
@@ -54,7 +54,6 @@ ENDS: dict[str, tuple[Job, Plan, int, str]] = {
     "images that take too long": (WAITS, {"pull_s": 3600.0}, 69, "Starting (0 of 2 pods run: ContainerCreating)"),
     "no image": (WAITS, {"no_image": True}, 64, "ErrImagePull"),
     "evicted": (WAITS, taken("evicted"), 71, "worker1"),
-    "its node shuts down": (WAITS, taken("shutdown"), 71, "worker1 was taken away: Evicted"),
     "a deleted pod": (WAITS, taken("deleted"), 71, "worker1"),
     "a lost node": (WAITS, taken("lost"), 71, "worker1 was taken away: NodeLost"),
     "sent back": (WAITS, {"evictions": [(RUNNING, None)]}, 71, "was sent back to its queue while the job was running"),
@@ -71,11 +70,6 @@ STANDS: dict[str, tuple[Job, Plan, int]] = {
     "away for longer than any patience": (WAITS, away(RUNNING, 900.0), 0),
     "away past its limit": (SHORT, away(RUNNING, 400.0), 124),
     "away from its start past its limit": (SHORT, away(8.3, 300.0), 124),
-    "asleep from before its start past its limit": (
-        SHORT,
-        {"pull_s": 20.0, "hangs": True, "asleep": [(STARTING, 400.0)]},
-        124,
-    ),
     "asleep past its end": (WAITS, {"asleep": [(RUNNING, 400.0)]}, 0),
     "asleep past its failure": (FAILS, {"asleep": [(RUNNING, 400.0)]}, 7),
     "asleep past its limit": (SHORT, {"asleep": [(RUNNING, 400.0)]}, 124),
@@ -103,124 +97,62 @@ def test_an_api_server_or_a_machine_that_is_away_ends_nothing(cluster: Simulated
     )
 
 
-@pytest.mark.parametrize(("plan", "words"), [
-    (away(RUNNING, FOREVER), "how the job ended is not known"),
-    ({"finalizer_until": FOREVER}, "held by finalizer example.com/slow"),
-], ids=["the cluster is away to the end", "a finalizer"])  # fmt: skip
-def test_why_nothing_is_proven_is_said(cluster: SimulatedJobSet, plan: Plan, words: str) -> None:
-    cluster.job(WAITS, **plan)
-    code, said = cluster.play("run")
-    assert code == 75 and words in said and cluster.is_releasing()
+def never(*_: Any) -> None:
+    """Do nothing."""
 
 
-LIMITS = ("_pod_is_late", "_job_is_late", "_exceeded")
+def patient(of: ClusterWorkload) -> Deadlines:
+    """It waits for longer than its Job lasts."""
+    return deadlines(of.max_s, wait_s=3600.0, linger_s=of.linger_s, queued=of.queued)
 
 
-@pytest.mark.parametrize(
-    ("lost", "plan", "code", "words"),
-    [
-        (LIMITS, {"hangs": True}, 124, "reached limits.max_duration"),
-        (LIMITS, {"pull_s": 1e6}, 69, "0 of 2 pods run: ContainerCreating"),
-        (
-            LIMITS[:1],
-            {"pull_s": 1e6},
-            69,
-            "did not start in time, and the cluster ended it: it was Starting (0 of 2 pods",
-        ),
-    ],
-    ids=["they run", "they never start", "their Job ends them before they start"],
-)
-def test_pods_that_do_not_end_by_themselves_are_ended(
-    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, lost: tuple[str, ...], plan: Plan, code: int, words: str
-) -> None:
-    for limit in lost:
-        monkeypatch.setattr(Cluster, limit, lambda *_: None)
-    monkeypatch.setattr(ClusterWorld, "violated", lambda *_: None)  # its oracle trusts in those limits
-    if "cluster ended it" in words:  # within `tpu.wait`
-        patient = lambda of: deadlines(of.max_s, wait_s=3600.0, linger_s=of.linger_s, queued=of.queued)  # noqa: E731
-        monkeypatch.setattr(clusters, "deadlines_of", patient)
-    cluster.job(SHORT, **plan)
-    began = cluster.world.timeline.now
-    ended, said = cluster.play("run")
-    assert (ended, words in said) == (code, True), said
-    assert cluster.world.timeline.now - began < (1800 if code == 69 else 600)
-    nothing_is_left(cluster, cluster.attempt().state, code)
+def alone(cluster: Cluster, jobset: JobSet, pod: Pod) -> None:
+    """Only the first pod gets a node."""
+    if not pod.worker:
+        SCHEDULE(cluster, jobset, pod)
 
 
-def test_a_controller_that_makes_nothing_and_says_nothing_is_given_half_a_minute(
-    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Cluster, "_run", lambda *_: None)
-    monkeypatch.setattr(JobSet, "jobs_json", lambda *_: [])
-    cluster.job(WAITS)
-    began = cluster.world.timeline.now
-    code, said = cluster.play("run")
-    assert code == 69 and words.NO_JOB in said
-    assert 30 < cluster.world.timeline.now - began < 60
-    nothing_is_left(cluster, AttemptState.ERROR, 69)
+def failing_alone(cluster: Cluster, jobset: JobSet, pod: Pod) -> None:
+    """It fails before the others have nodes."""
+    START(cluster, jobset, pod)
+    cluster.timeline.after(20.0, cluster._end, jobset, pod, 7, "")
 
 
-@pytest.mark.parametrize(("fails", "code", "words"), [
-    (False, 69, "in time: it is still Pending: 1 of 2 pods have no node, 1 run: no node"),
-    (True, 7, "not all of its pods ran: before it failed, it was Pending: 1 of 2 pods have no node"),
+SCHEDULE, START = Cluster._schedule, Cluster._start
+NO_LIMITS = {"_pod_is_late": never, "_job_is_late": never, "_exceeded": never}
+LATE, UNSEEN = {"pull_s": 1e6}, {"pull_s": 30.0, "hangs": True}
+ENDED = "did not start in time, and the cluster ended it"
+NO_NODE = "Pending: 1 of 2 pods have no node"
+DENIED, FULL = Mock(side_effect=BadRequest("denied by Warden")), Mock(side_effect=QuotaError("exceeded quota"))
+
+
+@pytest.mark.parametrize(("does", "job", "plan", "code", "words", "least_s", "most_s"), [
+    (NO_LIMITS, SHORT, {"hangs": True}, 124, "reached limits.max_duration", 60, 600),
+    (NO_LIMITS, SHORT, LATE, 69, "0 of 2 pods run: ContainerCreating", 60, 1800),
+    ({"_pod_is_late": never, "deadlines_of": patient}, SHORT, LATE, 69, f"{ENDED}: it was Starting (0 of 2", 900, 1800),
+    # It may have run: the API server is away, or this machine sleeps, from just after it began.
+    ({"_pod_is_late": never}, SHORT, UNSEEN | away(36.0, 1000.0), 124, "reached limits.max_duration", 60, 1200),
+    ({"_pod_is_late": never}, SHORT, UNSEEN | {"asleep": [(36.0, 1036.0)]}, 124, "limits.max_duration", 60, 1200),
+    ({"_run": never, "jobs_json": lambda _: []}, WAITS, {}, 69, words.NO_JOB, 30, 60),
+    ({"_schedule": alone}, WAITS, {}, 69, f"in time: it is still {NO_NODE}, 1 run: no node", 60, 1800),
+    ({"_schedule": alone, "_start": failing_alone}, WAITS, {}, 7, f"ran: before it failed, it was {NO_NODE}", 20, 60),
+    ({"post": DENIED}, WAITS, {}, 64, "denied by Warden", 0, 60),
+    ({"post": FULL}, WAITS, {}, 69, "exceeded quota", 0, 60),
 ])  # fmt: skip
-def test_what_the_others_wait_for_is_in_the_error_of_a_pod_that_runs_alone(
-    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, fails: bool, code: int, words: str
-) -> None:
-    schedule, start = Cluster._schedule, Cluster._start
-
-    def start_alone(self: Cluster, *of: Any) -> None:
-        start(self, *of)
-        if fails:
-            self.timeline.after(20.0, self._end, *of, 7, "")
-
-    monkeypatch.setattr(Cluster, "_schedule", lambda self, made, pod: pod.worker or schedule(self, made, pod))
-    monkeypatch.setattr(Cluster, "_start", start_alone)
-    cluster.job(WAITS)
+def test_a_cluster_that_does_not_do_its_part_ends_the_run_in_time(
+    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, does: dict[str, Any], job: Job, plan: Plan, code: int,
+    words: str, least_s: float, most_s: float,
+) -> None:  # fmt: skip
+    """No limit of it holds, it makes no Job and says nothing, it has too few nodes, or it refuses."""
+    for name, done in does.items():
+        monkeypatch.setattr({"jobs_json": JobSet, "deadlines_of": clusters}.get(name, Cluster), name, done)
+    monkeypatch.setattr(ClusterWorld, "violated", never)  # its oracle trusts in the limits
+    cluster.job(job, **plan)
+    began = cluster.world.timeline.now
     ended, said = cluster.play("run")
     assert (ended, words in said) == (code, True), said
+    assert least_s <= cluster.world.timeline.now - began < most_s
     nothing_is_left(cluster, cluster.attempt().state, code)
-
-
-def cut_off(cluster: SimulatedJobSet, seconds: float) -> None:
-    """Let the API server be away from now on."""
-    since = cluster.world.timeline.now - cluster.world.faults.begun_at
-    cluster.world.plan.cut.setdefault("api", [(since, since + seconds)])
-
-
-@pytest.mark.parametrize("asleep", [False, True], ids=["the API server is away", "this machine sleeps"])
-def test_a_job_that_may_have_run_unseen_is_not_said_to_have_never_started(
-    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, asleep: bool
-) -> None:
-    monkeypatch.setattr(Cluster, "_pod_is_late", lambda *_: None)  # its Job ends it, later than the oracle expects
-    monkeypatch.setattr(ClusterWorld, "violated", lambda *_: None)
-    cluster.job(SHORT, pull_s=30.0, hangs=True)
-    run = cluster.start("run")
-    cluster.until(cluster.is_running)
-    assert cluster.ledger.open_leases()[0].state is LeaseState.CREATING, "it was never seen to run"
-    if asleep:
-        cluster.world.laptop.sleep()
-        cluster.later(1000.0)
-        cluster.world.laptop.wake_up()
-    else:
-        cut_off(cluster, 1000.0)
-    assert run.code() == 124
-    nothing_is_left(cluster, AttemptState.FAILED, 124)
-
-
-def test_an_api_server_that_is_away_while_pods_are_connected_to_ends_nothing(
-    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connect = SimPods._try_connect
-
-    def is_cut_off(*of: Any) -> None:
-        cut_off(cluster, 100.0)
-        connect(*of)
-
-    monkeypatch.setattr(SimPods, "_try_connect", is_cut_off)
-    cluster.job(WAITS)
-    assert cluster.play("run")[0] == 0
-    nothing_is_left(cluster, AttemptState.SUCCEEDED, 0)
 
 
 def test_a_jobset_that_is_being_deleted_is_no_longer_waited_for(cluster: SimulatedJobSet) -> None:
@@ -228,16 +160,6 @@ def test_a_jobset_that_is_being_deleted_is_no_longer_waited_for(cluster: Simulat
     run, began = cluster.start("run"), cluster.world.timeline.now
     cluster.until(cluster.is_releasing)
     assert cluster.world.timeline.now - began < 60 and run.code() == 71
-
-
-@pytest.mark.parametrize("refusal", [BadRequest("denied by Warden"), QuotaError("exceeded quota")])
-def test_what_the_cluster_refuses_was_never_there(
-    cluster: SimulatedJobSet, monkeypatch: pytest.MonkeyPatch, refusal: Any
-) -> None:
-    cluster.job(WAITS)
-    monkeypatch.setattr(Cluster, "post", Mock(side_effect=refusal))
-    assert cluster.play("run")[0] == refusal.exit_code
-    nothing_is_left(cluster, AttemptState.ERROR, refusal.exit_code)
 
 
 def test_nodes_are_remembered_though_no_pod_ran_on_them(
@@ -302,8 +224,9 @@ def test_a_detached_job_is_left_alone_by_every_command_until_its_time_is_over(cl
         cluster.later(20.0)
         cluster.next_commands()
         assert cluster.left() and not cluster.attempt().state.ended
-    cluster.later(3000.0)
-    cluster.next_commands()
+    cluster.later(1000.0)
+    code, said = cluster.play("attach")
+    assert code == 71 and "was released by another tpujob command" in said
     nothing_is_left(cluster, AttemptState.INTERRUPTED, 71)
 
 
@@ -374,12 +297,4 @@ def test_a_pod_that_is_gone_while_the_cluster_says_nothing_more_is_lost(
     cluster.until(cluster.is_releasing)
     monkeypatch.undo()
     assert attach.code() == 71 and "1 of 2 pods" in attach.said
-    nothing_is_left(cluster, AttemptState.INTERRUPTED, 71)
-
-
-def test_who_attaches_after_the_time_of_the_job_learns_that_it_was_released(cluster: SimulatedJobSet) -> None:
-    submitted(cluster, WAITS)
-    cluster.later(1000.0)
-    code, said = cluster.play("attach")
-    assert code == 71 and "was released by another tpujob command" in said
     nothing_is_left(cluster, AttemptState.INTERRUPTED, 71)

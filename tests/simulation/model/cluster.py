@@ -7,6 +7,7 @@ facts are those that `tests/cluster` shows of the real controllers.
 from __future__ import annotations
 
 import builtins
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import AlreadyExists, WrongState
 from orchestrator.places.gke.api.kube_api import NotFound, Rows
 from tests.simulation.model.faults import FaultPlan
-from tests.simulation.model.jobsets import LATE, MAX_EXEC, NAMESPACE, SHUTDOWN, JobSet, Owned, Pod
+from tests.simulation.model.jobsets import LATE, MAX_EXEC, NAMESPACE, JobSet, Pod, Stored
 
 if TYPE_CHECKING:
     from tests.simulation.model.cluster_world import ClusterWorld
@@ -35,19 +36,17 @@ class ClusterPlan(FaultPlan):
     pull_s: float = 2.0  # until their containers run
     no_image: bool = False
     evictions: list[tuple[float, float | None]] = field(default_factory=list)  # by Kueue, and when it is admitted again
-    # When, and of which worker the pod is taken: evicted, shutdown, deleted, lost.
+    # When, and of which worker the pod is taken: evicted, deleted, lost.
     taken: list[tuple[float, int, str]] = field(default_factory=list)
     node_removed_s: float = 400.0  # from the loss of a node
     pod_stop_s: float = 1.0  # that a pod takes to end once asked
     collects_s: float = 0.5  # the garbage collector of the cluster
     finalizer_until: float | None = None  # of another controller, on every JobSet
     deleted_at: float | None = None  # by its user, in the console
+    # Foreground, Background, or Replaced: at once another JobSet of that name is created, which is not ours.
     deleted_how: str = "Foreground"
-    replaced_at: float | None = None  # and at once another JobSet of that name is created, which is not ours
     hangs: bool = False  # neither the job nor the program in its pods ends
-    lost_posts: dict[str, int] = field(default_factory=dict)  # kind → how many replies to posts of it are lost
-    late_posts: list[float] = field(default_factory=list)  # of the first posts: the server takes that long
-    slow_posts: float = 0.0  # every post takes so long
+    late_posts: list[float] = field(default_factory=list)  # the first posts take so long, and their replies are lost
     nodes_gone_s: float | None = None  # from the end of a pod: its node, and so its object and its log, are gone
 
 
@@ -55,17 +54,12 @@ class Cluster:
     def __init__(self, world: ClusterWorld, plan: ClusterPlan) -> None:
         self.world, self.timeline, self.plan = world, world.timeline, plan
         self.sets: list[JobSet] = []  # all that ever were
-        self.owned: list[Owned] = []  # that exist
+        self.owned: list[Stored] = []  # that exist
         self.under_way = 0  # posts that have not arrived
         self.arrives_late = False  # the call that arrives now was under way for long: its caller may have given it up
-        # (JobSet, worker) → whether its last pod that ended succeeded
-        self.ended_well: dict[tuple[str, int], bool] = {}
-        self._uids = 0
+        self._uids = map("uid-{}".format, itertools.count(1))
 
     # -- calls of the API ----------------------------------------------------------------------------------------------
-
-    def jobset(self, name: str) -> JobSet | None:
-        return next((each for each in self.sets if each.exists and each.name == name), None)
 
     def get(self, path: str) -> dict[str, Any]:
         kind, name = _parts(path)
@@ -83,23 +77,17 @@ class Cluster:
         key, _, value = selector.partition("=")
         if kind == "namespaces":
             return [{"metadata": {"name": NAMESPACE}}]
-        if kind == "events":
-            return []  # they outlive nothing, and promise nothing
         if kind == "workloads":
             return [each.workload_json() for each in self.sets if each.exists and each.uid == value and each.queued]
-
-        def fits(labels: Mapping[str, str]) -> bool:
-            return not selector or labels.get(key) == value
-
-        if kind in ("configmaps", "secrets"):
-            return [each.as_json() for each in self.owned if each.kind == kind and fits(each.labels)]
-        sets = [each for each in self.sets if fits(each.labels)]
-        if kind == "jobsets":
-            return [each.as_json(self._finalizers()) for each in sets if each.exists]
-        if kind == "jobs":
-            return [row for each in sets for row in each.jobs_json()]
-        assert kind == "pods", kind
-        return [pod.as_json(each.labels_of_pods) for each in sets for pod in each.pods]
+        rows = [each.as_json() for each in self.owned if each.kind == kind]
+        for each in self.sets:
+            if kind == "jobsets" and each.exists:
+                rows.append(each.jobset_json(self._finalizers()))
+            elif kind == "jobs":
+                rows += each.jobs_json()
+            elif kind == "pods":
+                rows += [pod.as_json(each.labels_of_pods) for pod in each.pods]
+        return [row for row in rows if not selector or row["metadata"]["labels"].get(key) == value]
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         kind, _ = _parts(path)
@@ -107,42 +95,40 @@ class Cluster:
         if any(row["metadata"]["name"] == name for row in self._rows(kind, "")):
             raise AlreadyExists(f"{kind} {name!r} already exists")
         if kind == "jobsets":
-            return self._new_jobset(body).as_json([])
-        made = Owned(self._uid(), body, self.timeline.now, kind)
+            return self._new_jobset(body).as_json()
+        made = Stored(kind, next(self._uids), body, self.timeline.now)
         self.owned.append(made)
-        self.world.judge.made(kind, made.name, made.lease_id)
-        if made.owner and not any(each.exists and each.uid == made.owner for each in self.sets):
+        self.world.judge.check_not_gone(f"{kind} {name}", made.lease_id)
+        if made.owners and not any(each.exists and each.uid in made.owners for each in self.sets):
             self.act(self.plan.collects_s + 30.0, self._remove_owned, made)
         return made.as_json()
 
     def delete(self, path: str, uid: str, *, foreground: bool, process: Process) -> None:
         kind, name = _parts(path)
-        jobset = self.jobset(name) if kind == "jobsets" else None
-        owned = next((each for each in self.owned if (each.kind, each.name) == (kind, name)), None)
-        if jobset is not None:
-            if uid and uid != jobset.uid:
+        stored = [*(each for each in self.sets if each.exists), *self.owned]
+        found = next((each for each in stored if (each.kind, each.name) == (kind, name)), None)
+        if found is not None:
+            if uid and uid != found.uid:
                 raise WrongState(f"the UID in the precondition ({uid}) does not match that of the object")
-            self.world.judge.delete_arrived(jobset, process)
-            self.delete_jobset(jobset, "Foreground" if foreground else "Background")
-            return
-        if owned is not None:
-            self.world.judge.deletes_owned(owned, process)
-            self.act(SETTLE_S, self._remove_owned, owned)
-            return
+            if found.deleting_at is None:
+                self.world.judge.delete_arrived(found, process)
+            if isinstance(found, JobSet):
+                self.delete_jobset(found, "Foreground" if foreground else "Background")
+            else:
+                self.act(SETTLE_S, self._remove_owned, found)
+            return None
         for each in self.sets:
             for pod in each.pods:
-                if kind == "pods" and pod.name == name:
-                    self._terminate(each, pod)
-                    return
-            if kind == "jobs" and each.has_jobs and name == f"{each.name}-slice-0":
-                self._end_jobs(each)
-                return
+                if (kind, name) == ("pods", pod.name):
+                    return self._terminate(each, pod)
+            if each.has_jobs and (kind, name) == ("jobs", f"{each.name}-slice-0"):
+                return self._end_jobs(each)
         raise NotFound(f"{kind} {name!r} not found")
 
     # -- JobSets and Kueue ---------------------------------------------------------------------------------------------
 
     def _new_jobset(self, body: Mapping[str, Any]) -> JobSet:
-        made = JobSet(self._uid(), body, self.timeline.now, suspended=bool(body["spec"].get("suspend")))
+        made = JobSet(next(self._uids), body, self.timeline.now)
         self.sets.append(made)
         self.world.judge.jobset_created(made)
         if not made.queued:
@@ -152,8 +138,8 @@ class Cluster:
         return made
 
     def _admit(self, jobset: JobSet) -> None:
-        if jobset.exists and jobset.deleting_at is None and not jobset.deactivated and jobset.suspended:
-            jobset.suspended, jobset.admitted_at = False, self.timeline.now
+        if jobset.going_on and jobset.suspended:
+            jobset.suspended = False
             self.world.log(f"Kueue admits {jobset.name}")
             if MAX_EXEC in jobset.labels:
                 left_s = float(jobset.labels[MAX_EXEC]) - jobset.used_s
@@ -163,12 +149,11 @@ class Cluster:
     def _exceeded(self, jobset: JobSet, epoch: int) -> None:
         if jobset.epoch == epoch and not jobset.finished and jobset.exists and not jobset.suspended:
             self.world.log(f"Kueue suspends {jobset.name} for good: its time is over")
-            jobset.deactivated = True
-            self.world.judge.at_limit(jobset)
+            jobset.deactivated = jobset.at_limit = True
             self._suspend(jobset)
 
     def evict(self, jobset: JobSet, again_s: float | None) -> None:
-        if jobset.exists and not jobset.finished and not jobset.suspended and jobset.queued and not jobset.failing:
+        if jobset.going_on and not jobset.suspended and jobset.queued:
             self.world.log(f"Kueue sends {jobset.name} back to its queue")
             jobset.last_words = "preempted by a workload of higher priority"
             self.world.judge.lost(jobset, "it was sent back to its queue")
@@ -177,75 +162,59 @@ class Cluster:
                 self.act(again_s, self._admit, jobset)
 
     def _suspend(self, jobset: JobSet) -> None:
-        jobset.suspended = True
-        jobset.used_s += self.timeline.now - (jobset.admitted_at or self.timeline.now)
+        jobset.used_s, jobset.suspended = jobset.admitted_s(self.timeline.now), True
         for pod in list(jobset.pods):
             self._terminate(jobset, pod)
 
     def _run(self, jobset: JobSet) -> None:
         if not jobset.exists or jobset.deleting_at is not None:
             return
-        jobset.epoch, jobset.running_at = jobset.epoch + 1, None
+        jobset.epoch, jobset.admitted_at = jobset.epoch + 1, self.timeline.now
         limit = jobset.job.get("activeDeadlineSeconds")
         if limit is not None:
             self.act(float(limit), self._job_is_late, jobset, jobset.epoch)
-        for worker in range(jobset.slices * jobset.hosts):
+        for worker in range(jobset.workers):
             piece, host = divmod(worker, jobset.hosts)
             name = f"{jobset.name}-slice-{piece}-{host}-{jobset.epoch:05}"
-            pod = Pod(self._uid(), name, worker, host, piece, jobset.epoch, self.timeline.now)
+            pod = Pod(next(self._uids), name, worker, host, piece, jobset.epoch, self.timeline.now)
             jobset.pods.append(pod)
             if self.plan.nodes_s < inf:
                 self.act(self.plan.nodes_s + 0.1 * worker, self._schedule, jobset, pod)
 
     def _job_is_late(self, jobset: JobSet, epoch: int) -> None:
-        if (
-            jobset.epoch == epoch
-            and not jobset.suspended
-            and not jobset.failing
-            and not jobset.finished
-            and jobset.has_jobs
-        ):
+        if jobset.epoch == epoch and not (jobset.suspended or jobset.ends) and jobset.has_jobs:
             self.world.log(f"the time of the Jobs of {jobset.name} is over")
-            self.world.judge.at_limit(jobset)
+            jobset.at_limit = True
             self._fail(jobset, LATE)
 
     def _fail(self, jobset: JobSet, reason: str) -> None:
         """End a JobSet whose Job has failed; it says so once no pod of it is active."""
-        if jobset.failing or jobset.finished:
-            return
         jobset.failing, jobset.job_reason = True, reason
         for pod in list(jobset.pods):
-            if not (pod.failed and reason != LATE):
+            if pod.ended_at is None:
                 self._terminate(jobset, pod)
         self._look(jobset)
 
     def _look(self, jobset: JobSet) -> None:
         """What the controllers do after any change of a pod."""
-        if jobset.deleting_at is not None or not jobset.exists:
-            if not jobset.pods and jobset.has_jobs and jobset.deleting_at is not None:
-                jobset.has_jobs = False
-            if not jobset.pods and not jobset.has_jobs:
+        if jobset.deleting_at is not None:
+            jobset.has_jobs &= bool(jobset.pods)
+            if not jobset.has_jobs:
                 self._remove_jobset(jobset)
-            return
-        if jobset.finished or jobset.suspended:
-            return
-        active = [pod for pod in jobset.pods if pod.ended_at is None]
-        if jobset.failing:
-            if not active:
-                jobset.failed_at = self.timeline.now
-                self.world.log(f"{jobset.name} has failed")
-                self._finished(jobset)
+        if jobset.deleting_at is not None or jobset.finished or jobset.suspended:
             return
         of_run = [pod for pod in jobset.pods if pod.epoch == jobset.epoch]
-        count = jobset.slices * jobset.hosts
-        if any(pod.failed for pod in of_run) or (jobset.running_at is not None and len(of_run) < count):
+        ended = all(pod.ended_at is not None for pod in of_run)
+        if jobset.failing and ended:
+            self._finished(jobset, "Failed")
+        elif not jobset.failing and (len(of_run) < jobset.workers or any(pod.rc for pod in of_run)):
             self._fail(jobset, "BackoffLimitExceeded")
-        elif len(of_run) == count and all(pod.ended_at is not None for pod in of_run):
-            jobset.completed_at = self.timeline.now
-            self.world.log(f"{jobset.name} has completed")
-            self._finished(jobset)
+        elif not jobset.failing and ended:
+            self._finished(jobset, "Completed")
 
-    def _finished(self, jobset: JobSet) -> None:
+    def _finished(self, jobset: JobSet, how: str) -> None:
+        jobset.finished = how
+        self.world.log(f"{jobset.name} has {how}")
         self.world.judge.changed(jobset)
         ttl = jobset.body["spec"].get("ttlSecondsAfterFinished")
         if ttl is not None:
@@ -257,15 +226,14 @@ class Cluster:
         jobset.deleting_at = self.timeline.now
         self.world.log(f"{jobset.name} is being deleted")
         self.world.judge.changed(jobset)
-        if how == "Background" and self._finalizers() == []:
-            self._remove_jobset(jobset, orphans=True)
+        if how != "Foreground" and not self._finalizers():
+            self._remove_jobset(jobset)
         self.act(self.plan.collects_s, self._end_jobs, jobset)
 
     def _end_jobs(self, jobset: JobSet) -> None:
         for pod in list(jobset.pods):
             self._terminate(jobset, pod)
-        if not jobset.exists:
-            jobset.has_jobs = False
+        jobset.has_jobs &= jobset.exists
         self._look(jobset)
 
     def _finalizers(self) -> builtins.list[str]:
@@ -273,21 +241,18 @@ class Cluster:
         held = until is not None and self.timeline.now < self.world.faults.begun_at + until
         return ["example.com/slow"] if held else []
 
-    def _remove_jobset(self, jobset: JobSet, *, orphans: bool = False) -> None:
-        if not jobset.exists:
-            self.world.judge.changed(jobset)
-            return
-        if self._finalizers():
+    def _remove_jobset(self, jobset: JobSet) -> None:
+        if jobset.exists and self._finalizers():
             self.act(1.0, self._look, jobset)
             return
         jobset.exists = False
-        self.world.log(f"{jobset.name} does not exist any more{' (but for what it owned)' * orphans}")
+        self.world.log(f"{jobset.name} does not exist any more, but for {len(jobset.pods)} pods")
         for each in self.owned:
-            if each.owner == jobset.uid:
+            if jobset.uid in each.owners:
                 self.act(self.plan.collects_s, self._remove_owned, each)
         self.world.judge.changed(jobset)
 
-    def _remove_owned(self, owned: Owned) -> None:
+    def _remove_owned(self, owned: Stored) -> None:
         if owned in self.owned:
             self.owned.remove(owned)
             self.world.stop_when_done()
@@ -297,8 +262,7 @@ class Cluster:
     def _schedule(self, jobset: JobSet, pod: Pod) -> None:
         if pod.gone or pod.deleting_at is not None:
             return
-        pod.node, pod.scheduled_at = f"node-{pod.worker}", self.timeline.now
-        self.world.judge.scheduled(jobset)
+        pod.node, jobset.node_at = f"node-{pod.worker}", jobset.node_at or self.timeline.now
         limit = jobset.job["template"]["spec"].get("activeDeadlineSeconds")
         if limit is not None:
             self.timeline.after(float(limit), self._pod_is_late, jobset, pod)
@@ -316,32 +280,30 @@ class Cluster:
             return
         pod.started_at = self.timeline.now
         of_run = [each for each in jobset.pods if each.epoch == jobset.epoch]
-        job = self.world.job_of(jobset.lease_id)
+        workload = self.world.workloads[jobset.lease_id]
+        job = workload.job
         if not self.plan.hangs:
-            self.timeline.after(job.max_s, self._end, jobset, pod, 124, "deadline")
-        if len(of_run) == jobset.slices * jobset.hosts and all(each.started_at is not None for each in of_run):
-            jobset.running_at = self.timeline.now
-            self.world.judge.running(jobset)
-            if not self.plan.hangs:
-                for each in of_run:
-                    rc = job.rc if each.worker == job.fails_on else 0
-                    late_s = 0.0 if rc else 0.2 * each.worker + (5.0 if job.rc else 0.0)
-                    self.timeline.after(job.lasts_s + late_s, self._end, jobset, each, rc, "")
+            self.timeline.after(workload.max_s, self._end, jobset, pod, 124, "deadline")
+        if len(of_run) == jobset.workers and all(each.started_at is not None for each in of_run):
+            jobset.ran_at, jobset.ended_at = self.timeline.now, None  # also once it was sent back and admitted again
+            for each in of_run if not self.plan.hangs else ():
+                rc = job.rc if each.worker == workload.fails_on else 0
+                late_s = 0.0 if rc else 0.2 * each.worker + (5.0 if job.rc else 0.0)
+                self.timeline.after(job.lasts_s + late_s, self._end, jobset, each, rc, "")
 
     def _pod_is_late(self, jobset: JobSet, pod: Pod) -> None:
         """The kubelet ends a pod at its own deadline, and takes as long as the pod needs."""
         if not pod.gone and pod.ended_at is None:
-            self.world.judge.at_limit(jobset)
+            jobset.at_limit = True
             self.timeline.after(min(self.plan.pod_stop_s, GRACE_S), self._end, jobset, pod, 137, "stopped", LATE)
 
     def _end(self, jobset: JobSet, pod: Pod, rc: int, note: str, reason: str = "") -> None:
         """The container of a pod ends."""
         if not pod.holds_tpu or (pod.deleting_at is not None and note != "stopped"):
             return
-        if note == "deadline":
-            self.world.judge.at_limit(jobset)
+        jobset.at_limit |= note == "deadline"
         pod.ended_at, pod.rc, pod.note, pod.reason = self.timeline.now, rc, note, reason
-        self.ended_well[jobset.uid, pod.worker] = rc == 0
+        jobset.codes[pod.worker] = rc
         self.world.judge.pod_ended(jobset, pod)
         if self.plan.nodes_gone_s is not None:
             self.act(self.plan.nodes_gone_s, self._remove_pod, jobset, pod)
@@ -352,7 +314,8 @@ class Cluster:
         if pod.deleting_at is not None or pod.gone:
             return
         pod.deleting_at = self.timeline.now
-        if pod.lost_at is not None:
+        if pod.is_lost:
+            pod.disruption = "DeletionByTaintManager"
             return  # until its node is removed
         if pod.started_at is None or pod.ended_at is not None:
             self.act(0.1, self._remove_pod, jobset, pod)
@@ -362,8 +325,7 @@ class Cluster:
         self.act(stop_s + 0.1, self._remove_pod, jobset, pod)
 
     def _remove_pod(self, jobset: JobSet, pod: Pod) -> None:
-        removed_at = (pod.lost_at or 0.0) + self.plan.node_removed_s - 1e-6
-        if pod.gone or (pod.lost_at is not None and pod.deleting_at is not None and self.timeline.now < removed_at):
+        if pod.gone:
             return
         held, pod.gone = pod.holds_tpu, True
         if held:
@@ -376,31 +338,20 @@ class Cluster:
     def take(self, worker: int, how: str) -> None:
         """Take away a pod that runs."""
         for jobset in self.sets:
-            for pod in [
-                each for each in jobset.pods if each.worker == worker and each.started_at and not each.ended_at
-            ]:
-                if pod.deleting_at is not None or pod.lost_at is not None:
+            for pod in list(jobset.pods):
+                if pod.worker != worker or not pod.started_at or pod.ended_at or pod.deleting_at or pod.is_lost:
                     continue
                 self.world.log(f"{pod.name} is taken away: {how}")
                 known_s = min(TOLERATED_S, self.plan.node_removed_s) if how == "lost" else 0.0
                 self.world.judge.lost(jobset, f"a pod was taken away ({how})", known_s)
+                pod.disruption = "EvictionByEvictionAPI" if how == "evicted" else ""
                 if how == "lost":
-                    pod.lost_at = self.timeline.now
+                    pod.is_lost = True
                     self.world.judge.pod_ended(jobset, pod)
-                    self.act(TOLERATED_S, self._taint, jobset, pod)
+                    self.act(TOLERATED_S, self._terminate, jobset, pod)
                     self.act(self.plan.node_removed_s, self._remove_pod, jobset, pod)
-                elif how == "shutdown":
-                    pod.disruption = "TerminationByKubelet"
-                    stop_s = min(self.plan.pod_stop_s, GRACE_S)
-                    self.timeline.after(stop_s, self._end, jobset, pod, 143, "stopped", SHUTDOWN)
                 else:
-                    pod.disruption = "EvictionByEvictionAPI" if how == "evicted" else ""
                     self._terminate(jobset, pod)
-
-    def _taint(self, jobset: JobSet, pod: Pod) -> None:
-        if not pod.gone:
-            pod.disruption = "DeletionByTaintManager"
-            pod.deleting_at = pod.deleting_at or self.timeline.now
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -416,15 +367,9 @@ class Cluster:
         else:
             do(*args)
 
-    def _uid(self) -> str:
-        self._uids += 1
-        return f"uid-{self._uids}"
-
 
 def _parts(path: str) -> tuple[str, str]:
-    """Return kind and name of a path."""
-    words = path.strip("/").split("/")
-    if "namespaces" in words:
-        rest = words[words.index("namespaces") + 2 :]
-        return (rest[0], rest[1] if len(rest) > 1 else "") if rest else ("namespaces", "")
-    return words[-1], ""
+    """Return kind and name of a path: of one namespace, or of all."""
+    _, _, rest = path.partition(f"/namespaces/{NAMESPACE}/")
+    kind, _, name = (rest or path.rpartition("/")[2]).partition("/")
+    return kind, name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
@@ -13,14 +13,14 @@ from orchestrator.hosts.fleet.effects import Connect, StopPhase, WaitForWorkers
 from orchestrator.hosts.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
-from orchestrator.places.gke.api.kube_api import KubeApi, Rows
+from orchestrator.places.gke.api.kube_api import KubeApi, path_of
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from tests.simulation.model.cloud_client import CallNeeded, Replayed
 from tests.simulation.model.cluster import Cluster, ClusterPlan
 from tests.simulation.model.faults import TIMEOUT_S, TRAVEL_S, CallOutcome
 from tests.simulation.model.fleet import LOCAL_S, SimCrew
-from tests.simulation.model.jobsets import LATE, JobSet, Pod
-from tests.simulation.model.world import Layers, Result, World
+from tests.simulation.model.jobsets import LATE, NAMESPACE, JobSet, Pod
+from tests.simulation.model.world import World
 from tests.simulation.oracle.clusters import ClusterOracle
 
 if TYPE_CHECKING:
@@ -28,33 +28,15 @@ if TYPE_CHECKING:
     from tests.simulation.model.process import Process, Token
 
 
-@dataclass(frozen=True, slots=True)
-class PodJob:
-    """What the pods of a run do. `fails_on`: the worker on which it ends with `rc`."""
-
-    lasts_s: float
-    max_s: float
-    rc: int = 0
-    fails_on: int = 0
-
-
 class ClusterWorld(World):
     cloud_kind = "gke"
 
-    def __init__(
-        self,
-        seed: int,
-        workload: Callable[[Any], None],
-        plan: ClusterPlan,
-        *,
-        layers: Layers | None = None,
-        trace: bool = False,
-    ) -> None:
-        super().__init__(seed, workload, plan, layers=layers, speed=1.0, trace=trace)
+    def __init__(self, seed: int, workload: Callable[[Any], None], plan: ClusterPlan, **options: Any) -> None:
+        super().__init__(seed, workload, plan, speed=1.0, **options)
         self.capabilities = ClusterCloud(cast(Any, None)).capabilities
         self.timings = self.capabilities.timings  # those of Google Cloud
         self.cluster_plan = plan
-        self.jobs: dict[str, PodJob] = {}  # by lease
+        self.workloads: dict[str, Any] = {}  # by lease: what the pods do; also of "", as all have that are not ours
         self.oracle = self.judge = ClusterOracle(self)  # type: ignore[assignment]
         self.cluster = Cluster(self, plan)
 
@@ -64,10 +46,6 @@ class ClusterWorld(World):
     def ask_workers(self, process: Process, effect: Any, token: int) -> None:
         SimPods.begin(process, effect, token)
 
-    def run(self) -> Result:
-        with patch.object(client, "time", CLOCK):
-            return super().run()
-
     def _supply(self) -> None:
         plan, cluster = self.cluster_plan, self.cluster
         for at, again_s in plan.evictions:
@@ -76,30 +54,22 @@ class ClusterWorld(World):
             self.at(at, cluster.take, worker, how)
         if plan.deleted_at is not None:
             self.at(plan.deleted_at, self.user_deletes, plan.deleted_how)
-        if plan.replaced_at is not None:
-            self.at(plan.replaced_at, self.replace)
         if plan.finalizer_until is not None:
             self.at(plan.finalizer_until, lambda: None)
 
-    def job_of(self, lease_id: str) -> PodJob:
-        return self.jobs.get(lease_id, PodJob(10.0, 60.0))
-
     def user_deletes(self, how: str) -> None:
         """Delete every JobSet in the console."""
-        for each in list(self.cluster.sets):
-            if each.exists and each.deleting_at is None:
-                self.judge.lost(each, "its user deleted it")
-                self.cluster.delete_jobset(each, how)
+        for each in [each for each in self.cluster.sets if each.exists and each.deleting_at is None]:
+            self.judge.lost(each, "its user deleted it")
+            self.cluster.delete_jobset(each, how)
+            if how == "Replaced" and not each.exists:
+                self.create_foreign(each.body, each.name)
 
-    def replace(self) -> None:
-        """Delete every JobSet for good, at once, and create another one of its name, which tpujob did not make."""
-        for each in list(self.cluster.sets):
-            if each.exists and each.deleting_at is None:
-                self.user_deletes("Background")
-                if not each.exists:
-                    body = {**each.body, "metadata": {"name": each.name, "labels": {"owner": "friend"}}}
-                    self.judge.foreign_names.add(each.name)
-                    self.cluster.post("/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets", body)
+    def create_foreign(self, body: Mapping[str, Any], name: str) -> None:
+        """Create a JobSet that tpujob did not make."""
+        self.foreign.add(name)
+        foreign = {**body, "metadata": {"name": name, "labels": {"owner": "friend"}}}
+        self.cluster.post(path_of("jobsets", NAMESPACE), foreign)
 
     def creates_under_way(self) -> bool:
         return self.cluster.under_way > 0
@@ -107,30 +77,17 @@ class ClusterWorld(World):
     def _at_the_end(self) -> None:
         for each in self.cluster.sets:
             self.judge.judge(each)
-            for pod in each.pods:
-                if pod.holds_tpu:
-                    self.judge.pod_ended(each, pod)
+            for pod in filter(lambda pod: pod.holds_tpu, each.pods):
+                self.judge.pod_ended(each, pod)
 
     def _pending(self) -> list[bool]:
         """What is over or foreign holds no TPU, and no layer promised to delete it."""
         sets = self.cluster.sets
-        going_on = [each.exists and not (each.over or self.judge.is_foreign(each)) for each in sets]
+        going_on = [each.exists and each.claim is not None and not each.over for each in sets]
         return [*map(self.judge.judge, sets), *going_on]
 
     def check_exit(self, process: Process, code: int) -> None:
         self.judge.check_exit(process, code)
-
-
-class ReplayClock:
-    """Stands for the module `time` in `places.gke.api.client`. `read`: the clock of the question that is asked now."""
-
-    read: Callable[[], float] = staticmethod(lambda: 0.0)
-
-    def monotonic(self) -> float:
-        return self.read()
-
-
-CLOCK = ReplayClock()
 
 
 class ClusterClient:
@@ -155,36 +112,27 @@ class Question(Replayed, KubeApi):
         self.cloud = ClusterCloud(lambda project: self)  # of the world on which the effect is performed
         self.own_creates, began = process.own_creates, process.now()
         self.now = lambda: began  # an effect is performed again and again, until all its calls are answered
-        self._times: list[float] = []
-        self._read = 0
+        self.asked_at = cluster.timeline.now
 
     def _question(self) -> Any:
-        self._read = 0
-        CLOCK.read = self._time  # type: ignore[method-assign]
-        return self.effect.perform(self)
-
-    def _time(self) -> float:
-        if self._read == len(self._times):
-            self._times.append(self.cluster.timeline.now)
-        self._read += 1
-        return self._times[self._read - 1]
+        times = iter([self.asked_at])  # when a create begins, however often it is performed
+        clock = SimpleNamespace(monotonic=lambda: next(times, self.cluster.timeline.now))
+        with patch.object(client, "time", clock):
+            return self.effect.perform(self)
 
     # -- KubeApi -------------------------------------------------------------------------------------------------------
 
-    def get(self, path: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._ask("get", {"path": path})
-        return found
+    def get(self, path: str) -> Any:
+        return self._ask("get", {"path": path})
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._ask("post", {"path": path, "body": body})
-        return found
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._ask("post", {"path": path, "body": body})
 
     def delete(self, path: str, uid: str, *, foreground: bool = True) -> None:
         self._ask("delete", {"path": path, "uid": uid, "foreground": foreground, "process": self.process})
 
-    def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Rows:
-        found: Rows = self._ask("list", {"path": path, "labels": labels, "contents": contents})
-        return found
+    def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Any:
+        return self._ask("list", {"path": path, "labels": labels, "contents": contents})
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
@@ -195,24 +143,14 @@ class Question(Replayed, KubeApi):
             return outcome
         if question.call == "post":
             self.cluster.under_way += 1
-            if outcome.error is None:
-                self._spoil(question.request["path"].rpartition("/")[2], outcome)
+            if outcome.error is None and (late := self.cluster.plan.late_posts):
+                outcome.there_s, outcome.back_s = late.pop(0), TIMEOUT_S
+                outcome.error = CloudUnavailable("timed out")
         if outcome.error is not None:
             lasted = CallOutcome(0.0, min(outcome.there_s + outcome.back_s, TIMEOUT_S))
             world.faults.note_failed_call(process, lasted)
             world.timeline.after(lasted.back_s, self._heard, outcome.error)
         return outcome
-
-    def _spoil(self, kind: str, outcome: CallOutcome) -> None:
-        plan = self.cluster.plan
-        if plan.late_posts:
-            outcome.there_s, outcome.error = plan.late_posts.pop(0), CloudUnavailable("timed out")
-            outcome.back_s = TIMEOUT_S
-        elif plan.lost_posts.get(kind, 0):
-            plan.lost_posts[kind] -= 1
-            outcome.error = CloudUnavailable("connection reset")
-        else:
-            outcome.back_s += plan.slow_posts
 
     def _arrive(self, question: CallNeeded, outcome: CallOutcome) -> None:  # type: ignore[override]
         process, world = self.process, self.cluster.world
@@ -276,16 +214,13 @@ class SimPods(SimCrew):
         return FleetStatus(self.statuses())
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
-        if self.cut():
-            return tuple(self._ends.get(pod.worker) or self._silent(pod) for pod in self.pods)
-        self.reached_at = self.world.timeline.now
+        self.reached_at = self.reached_at if self.cut() else self.world.timeline.now
         return tuple(self._ends.get(pod.worker) or self._status(pod) for pod in self.pods)
-
-    def _silent(self, pod: Pod) -> WorkerStatus:
-        return WorkerStatus(pod.worker, WorkerState.UNREACHABLE, self.reached_at, 0)
 
     def _status(self, pod: Pod) -> WorkerStatus:
         now = self.world.timeline.now
+        if self.cut():
+            return WorkerStatus(pod.worker, WorkerState.UNREACHABLE, self.reached_at, 0)
         if pod.ended_at is None and not pod.gone:
             return WorkerStatus(pod.worker, WorkerState.RUNNING, now, 0)
         if pod.gone and not self.stored and (pod.ended_at is None or now - pod.ended_at > 5.0):

@@ -270,7 +270,7 @@ def slow_to_go() -> Plays:
 
 @scenario
 def another_of_its_name() -> Plays:
-    yield "while it runs", on_cluster(CLUSTER_RUN, replaced_at=9.0)
+    yield "while it runs", on_cluster(CLUSTER_RUN, deleted_at=9.0, deleted_how="Replaced")
 
 
 @scenario
@@ -280,7 +280,7 @@ def another_of_its_name_at_any_moment() -> Plays:
     arrives_at = float(next(line for line in world.run().trace if "delete of" in line).split()[0])
     for hundredths in range(30):
         at = arrives_at - hundredths / 100
-        yield f"at {at:.3f} s", on_cluster(CLUSTER_RUN, NO_LAYER, replaced_at=at)
+        yield f"at {at:.3f} s", on_cluster(CLUSTER_RUN, NO_LAYER, deleted_at=at, deleted_how="Replaced")
 
 
 @scenario
@@ -291,7 +291,7 @@ def posts_that_arrive_late() -> Plays:
 
 @scenario
 def replies_to_posts_are_lost() -> Plays:
-    yield "of the JobSet", on_cluster(SUBMIT, lost_posts={"jobsets": 1})
+    yield "of the JobSet", on_cluster(SUBMIT, late_posts=[0.05])
 
 
 @scenario

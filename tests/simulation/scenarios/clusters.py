@@ -25,8 +25,8 @@ from orchestrator.run.program import run_job
 from orchestrator.text import names
 from tests.fakes.cluster_jobs import job
 from tests.simulation.model.cluster import ClusterPlan
-from tests.simulation.model.cluster_world import ClusterWorld, PodJob
-from tests.simulation.model.faults import FOREVER
+from tests.simulation.model.cluster_world import ClusterWorld
+from tests.simulation.model.faults import FOREVER, Window
 from tests.simulation.model.jobsets import NAMESPACE
 from tests.simulation.oracle.clusters import ClusterClaim
 from tests.simulation.scenarios import random_worlds
@@ -89,12 +89,9 @@ def _objects(hosts: int, slices: int, limits: Deadlines, queued: bool) -> tuple[
     return documents(job(TYPES[hosts], slices=slices, limits=limits, queue=queue, namespace=NAMESPACE))
 
 
-def manifests(workload: ClusterWorkload, name: str, lease_id: str) -> tuple[dict[str, Any], ...]:
-    made = []
-    for each in _objects(workload.hosts, workload.slices, deadlines_of(workload), workload.queued):
-        labels = {**each["metadata"]["labels"], names.LEASE_ID: lease_id}
-        made.append({**each, "metadata": {**each["metadata"], "name": name, "labels": labels}})
-    return tuple(made)
+def _named(made: dict[str, Any], name: str, lease_id: str) -> dict[str, Any]:
+    labels = {**made["metadata"]["labels"], names.LEASE_ID: lease_id}
+    return {**made, "metadata": {**made["metadata"], "name": name, "labels": labels}}
 
 
 def _draft(world: ClusterWorld, workload: ClusterWorkload, run: str) -> Draft:
@@ -106,10 +103,11 @@ def _draft(world: ClusterWorld, workload: ClusterWorkload, run: str) -> Draft:
         runtime_version="", spot=False, owner=OWNER, deadline=now + limits.life_s + GRACE_S - limits.wait_s, created_at=now,
         run=run,
     )  # fmt: skip
+    objects = _objects(workload.hosts, workload.slices, limits, workload.queued)
     queue = QueueTerms(limits.wait_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
     request = SliceRequest(
         name, lease.accelerator_type, "", labels={names.LEASE_ID: lease_id}, queue=queue,
-        manifests=manifests(workload, name.node, lease_id),
+        manifests=tuple(_named(each, name.node, lease_id) for each in objects),
     )  # fmt: skip
     return Draft(lease, request)
 
@@ -120,16 +118,9 @@ def type_run(world: ClusterWorld, workload: ClusterWorkload, name: str) -> None:
         return
     run_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
     draft = _draft(world, workload, run_id)
-    job, lease = workload.job, draft.lease
-    world.jobs[lease.id] = PodJob(job.lasts_s, workload.max_s, job.rc, workload.fails_on)
-    claim = ClusterClaim(
-        name,
-        lease.id,
-        world.timeline.now,
-        deadlines_of(workload).wait_s,
-        workload.max_s,
-        workload.queued,
-    )
+    lease_id, wait_s = draft.lease.id, deadlines_of(workload).wait_s
+    world.workloads[lease_id] = world.workloads[""] = workload
+    claim = ClusterClaim(name, lease_id, world.timeline.now, wait_s, workload.max_s, workload.queued)
     run, attempt = RunRecord(run_id, name, "job.yaml", "gke", 0.0, "runs/x"), Attempt(f"{run_id}-1", run_id)
     made = replace(_job(run, attempt, ClusterStay((draft,)), workload), detach=workload.detach)
     world.judge.claims.append(claim)
@@ -168,147 +159,105 @@ def type_cancel(world: ClusterWorld) -> None:
 
 
 def place_foreign_objects(world: ClusterWorld) -> None:
-    """Create a JobSet of another user, and a ConfigMap with our label that no lease here knows."""
-    at = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
+    """Create JobSets of another user, one of them with a name as ours."""
     template = _objects(1, 1, deadlines_of(ClusterWorkload(Workload("run"))), False)[0]
-    for name, labels in (("training-7", {"team": "x"}), ("tpujob-of-a-friend", {"team": "y"})):
-        world.judge.foreign_names.add(name)
-        world.cluster.post(at, {**template, "metadata": {"name": name, "labels": labels}})
+    for name in ("training-7", "tpujob-of-a-friend"):
+        world.create_foreign(template, name)
 
 
 def _job(run: RunRecord, attempt: Attempt, stay: ClusterStay, workload: ClusterWorkload) -> JobRun:
     main = Phase("main", STATES["main"])
-    return JobRun(run, attempt, stay, (main,), ("*",), Path("runs"), _no_sink, workload.max_s)
-
-
-def _no_sink(worker: int, piece: bytes) -> None:
-    """Discard logs."""
+    return JobRun(run, attempt, stay, (main,), ("*",), Path("runs"), lambda worker, piece: None, workload.max_s)
 
 
 # -- faults of a cluster ---------------------------------------------------------------------------------------------------
 
-SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {  # family → fields of the plan, and the values that each may have
-    "finalizer_stuck": {"finalizer_until": (100.0, 400.0, 1500.0, FOREVER)},
-    "image_missing": {"no_image": (True,)},
-    "job_hangs": {"hangs": (True,)},
-    "never_admitted": {"admitted_after": (None,)},
-    "no_nodes": {"nodes_s": (30.0, 200.0, 800.0, 1000.0, inf)},
-    "nodes_gone": {"nodes_gone_s": (2.0, 60.0, 300.0)},
-    "slow_images": {"pull_s": (20.0, 120.0, 600.0)},
-    "slow_pods": {"pod_stop_s": (10.0, 40.0, 60.0), "collects_s": (0.5, 5.0, 20.0)},
-    "slow_posts": {"slow_posts": (5.0, 14.0)},
+
+def _moment(rng: Random, of: ClusterWorkload) -> float:
+    return rng.uniform(0.0, 15.0 + of.job.lasts_s * (1.0 if rng.random() < 0.8 else 2.0))
+
+
+def _evictions(rng: Random, of: ClusterWorkload) -> list[tuple[float, float | None]]:
+    return [(_moment(rng, of), rng.choice((None, 1.0, 30.0, 400.0))) for _ in range(rng.choice((1, 1, 3)))]
+
+
+def _taken(rng: Random, of: ClusterWorkload) -> list[tuple[float, int, str]]:
+    worker = rng.randrange(of.hosts * of.slices)
+    return [(_moment(rng, of), worker, rng.choice(("evicted", "deleted", "lost")))]
+
+
+def _outage(rng: Random, of: ClusterWorkload) -> dict[str, list[Window]]:
+    """The API server is upgraded."""
+    begin = _moment(rng, of)
+    return {"api": [(begin, begin + rng.choice((60.0, 300.0, 900.0)))]}
+
+
+def _late_posts(rng: Random, of: ClusterWorkload) -> list[float]:
+    """The client gives up after 15 s, and the server has accepted it: it may take effect for a minute, or has at once."""
+    return [rng.choice((0.05, rng.uniform(5.0, 85.0))) for _ in range(rng.choice((1, 1, 2, 5)))]
+
+
+def _one_of(*values: Any) -> Callable[[Random, ClusterWorkload], Any]:
+    return lambda rng, of: rng.choice(values)
+
+
+# Family → fields of the plan, and how each is drawn.
+FAMILIES: dict[str, dict[str, Callable[[Random, ClusterWorkload], Any]]] = {
+    # About when its wait is over, or long after it.
+    "admitted_late": {"admitted_after": lambda rng, of: of.wait_s * rng.choice((0.5, 0.95, 1.0, 1.05, 3.0, 30.0))},
+    "api_server_upgraded": {"cut": _outage},
+    "deleted_outside": {"deleted_at": _moment, "deleted_how": _one_of("Foreground", "Background", "Replaced")},
+    "finalizer_stuck": {"finalizer_until": _one_of(100.0, 400.0, 1500.0, FOREVER)},
+    "image_missing": {"no_image": _one_of(True)},
+    "job_hangs": {"hangs": _one_of(True)},
+    "late_posts": {"late_posts": _late_posts},
+    "never_admitted": {"admitted_after": _one_of(None)},
+    "no_nodes": {"nodes_s": _one_of(30.0, 200.0, 800.0, 1000.0, inf)},
+    "nodes_gone": {"nodes_gone_s": _one_of(2.0, 60.0, 300.0)},
+    "pods_taken": {"taken": _taken, "node_removed_s": _one_of(100.0, 400.0, 2000.0)},
+    "sent_back": {"evictions": _evictions},
+    "slow_images": {"pull_s": _one_of(20.0, 120.0, 600.0)},
+    "slow_pods": {"pod_stop_s": _one_of(10.0, 40.0, 60.0), "collects_s": _one_of(0.5, 5.0, 20.0)},
 }
-Family = Callable[[Random, ClusterPlan, ClusterWorkload], None]
-FAMILIES: dict[str, Family] = {}
-
-
-def family(made: Family) -> Family:
-    FAMILIES[made.__name__] = made
-    return made
-
-
-def _moment(rng: Random, workload: ClusterWorkload) -> float:
-    return rng.uniform(0.0, 15.0 + workload.job.lasts_s * (1.0 if rng.random() < 0.8 else 2.0))
-
-
-@family
-def admitted_late(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    """About when its wait is over, or long after it."""
-    plan.admitted_after = workload.wait_s * rng.choice((0.5, 0.95, 1.0, 1.05, 3.0, 30.0))
-
-
-@family
-def sent_back(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    for _ in range(rng.choice((1, 1, 3))):
-        plan.evictions.append((_moment(rng, workload), rng.choice((None, 1.0, 30.0, 400.0))))
-
-
-@family
-def pods_taken(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    worker = rng.randrange(workload.hosts * workload.slices)
-    plan.taken.append((_moment(rng, workload), worker, rng.choice(("evicted", "shutdown", "deleted", "lost"))))
-    plan.node_removed_s = rng.choice((100.0, 400.0, 2000.0))
-
-
-@family
-def deleted_outside(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.deleted_at, plan.deleted_how = _moment(rng, workload), rng.choice(("Foreground", "Background"))
-
-
-@family
-def replaced(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    plan.replaced_at = _moment(rng, workload)
-
-
-@family
-def lost_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    for kind in rng.sample(("jobsets", "configmaps"), rng.choice((1, 1, 2))):
-        plan.lost_posts[kind] = rng.choice((1, 1, 2))
-
-
-@family
-def late_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    """The client gives up after 15 s, and the server has accepted it: it may take effect for a minute."""
-    plan.late_posts = [rng.uniform(5.0, 85.0) for _ in range(rng.choice((1, 1, 2, 5)))]
-
-
-@family
-def api_server_upgraded(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
-    begin = _moment(rng, workload)
-    plan.cut.setdefault("api", []).append((begin, begin + rng.choice((60.0, 300.0, 900.0))))
 
 
 # -- from a seed to a world ------------------------------------------------------------------------------------------------
 
 
 def workload_of(rng: Random) -> ClusterWorkload:
-    kind = rng.choice(("run", "run", "failing", "submit", "submit"))
-    lasts_s = rng.choice((5.0, 20.0, 20.0, 60.0, 200.0)) if rng.random() < 0.9 else 400.0
-    submit, queued = kind == "submit", rng.random() < 0.75
+    submit, lasts_s, hosts = (
+        rng.random() < 0.4,
+        rng.choice((5.0, 20.0, 20.0, 60.0, 200.0, 400.0)),
+        rng.choice((1, 2, 2, 4)),
+    )
+    until_s = rng.choice((2.5 * lasts_s + 30.0, 2.5 * lasts_s + 30.0, 3000.0))
     job = Workload(
-        "run",
-        lasts_s=lasts_s,
-        rc=rng.choice((1, 7)) if kind == "failing" or (submit and rng.random() < 0.3) else 0,
-        timer_s=60.0 if rng.random() < 0.3 else None,
-        gc_every_s=600.0 if rng.random() < 0.3 else None,
-        collect_s=rng.choice((1.0, 1.0, 20.0)),
-        no_room_until=rng.choice((0.0, 0.0, 0.0, lasts_s + 60.0)),
-    )
-    hosts = rng.choice((1, 2, 2, 4))
-    attaches = tuple(rng.uniform(0.5, 2.5 * lasts_s + 30.0) for _ in range(rng.choice((0, 1, 1, 2)))) if submit else ()
-    if submit and rng.random() < 0.3:
-        attaches = (*attaches, rng.uniform(500.0, 3000.0))
+        "run", lasts_s, rc=rng.choice((0, 0, 0, 1, 7)),
+        timer_s=60.0 if rng.random() < 0.3 else None, gc_every_s=600.0 if rng.random() < 0.3 else None,
+        collect_s=rng.choice((1.0, 1.0, 20.0)), no_room_until=rng.choice((0.0, 0.0, 0.0, lasts_s + 60.0)),
+    )  # fmt: skip
     return ClusterWorkload(
-        job,
-        detach=submit,
-        hosts=hosts,
-        slices=rng.choice((1, 1, 1, 2)),
-        wait_s=rng.choice((30.0, 60.0, 600.0)),
-        linger_s=rng.choice((30.0, 600.0, 3600.0)),
-        queued=queued,
-        fails_on=rng.randrange(hosts),
-        attach_at=attaches,
+        job, submit, hosts, rng.choice((1, 1, 1, 2)), queued=rng.random() < 0.75, fails_on=rng.randrange(hosts),
+        wait_s=rng.choice((30.0, 60.0, 600.0)), linger_s=rng.choice((30.0, 600.0, 3600.0)),
+        attach_at=tuple(rng.uniform(0.5, until_s) for _ in range(submit * rng.choice((0, 1, 1, 2)))),
         cancel_at=rng.uniform(1.0, 80.0) if rng.random() < (0.3 if submit else 0.1) else None,
-        second_at=rng.uniform(0.5, 15.0) if rng.random() < 0.1 else None,
-        foreign=rng.random() < 0.2,
-    )
+        second_at=rng.uniform(0.5, 15.0) if rng.random() < 0.1 else None, foreign=rng.random() < 0.2,
+    )  # fmt: skip
 
 
 def cluster_world_of(seed: int, *, without: frozenset[str] = frozenset(), trace: bool = False) -> ClusterWorld:
     """Return the world of a seed with a cluster."""
     rng = Random(seed ^ 0xC1057E2)
     workload, plan = workload_of(rng), ClusterPlan()
-    chosen = rng.sample(sorted((*SETTINGS, *FAMILIES)), rng.choice((0, 0, 1, 1, 1, 2, 3)))
+    chosen = rng.sample(sorted(FAMILIES), rng.choice((0, 0, 1, 1, 1, 2, 3)))
     others = rng.sample(OF_THIS_SIDE, rng.choice((0, 1, 1, 2, 3)))
     if not set(others) & set(CRASHES) and rng.random() < 0.5:
         others.append("crash")
     plan.families = tuple(name for name in (*chosen, *others) if name not in without)
     for name in plan.families:
-        for field, values in SETTINGS.get(name, {}).items():
-            setattr(plan, field, values[0] if len(values) == 1 else rng.choice(values))
-        if name in FAMILIES:
-            FAMILIES[name](rng, plan, workload)
-        elif name not in SETTINGS:
+        for field, drawn in FAMILIES.get(name, {}).items():
+            setattr(plan, field, drawn(rng, workload))
+        if name not in FAMILIES:
             random_worlds.FAMILIES[name](rng, plan, workload.job)
     if rng.random() < STEPPED and "clock_steps" not in without:
         plan.families = (*plan.families, "clock_steps")

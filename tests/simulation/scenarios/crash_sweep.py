@@ -137,7 +137,7 @@ SCENARIOS = (
     ClusterScenario("a job that fails on a cluster", on_cluster=ClusterWorkload(Workload("run", lasts_s=3.0, rc=7))),
     ClusterScenario("a run on a cluster without a queue", on_cluster=replace(ON_CLUSTER, queued=False)),
     ClusterScenario("a run that no cluster admits", on_cluster=ON_CLUSTER, rest={"admitted_after": None}),
-    ClusterScenario("replies to posts are lost", rest={"lost_posts": {"jobsets": 1, "configmaps": 1}}),
+    ClusterScenario("replies to posts are lost", rest={"late_posts": [0.05, 0.05]}),
     ClusterScenario("posts that arrive late", rest={"late_posts": [25.0, 60.0]}),
     ClusterScenario("pods that take their time to end", rest={"pod_stop_s": 40.0, "taken": [(8.0, 1, "evicted")]}),
     ClusterScenario("a detached run on a cluster", on_cluster=SUBMITTED),
@@ -146,7 +146,7 @@ SCENARIOS = (
     ClusterScenario("the recovery of a run on a cluster",
                     on_cluster=replace(ON_CLUSTER, job=replace(ON_CLUSTER.job, timer_s=60.0)),
                     victim="recovery by the guardian of run",
-                    rest={"crashes": [("run", 40, "cli")], "lost_posts": {"jobsets": 1}, "pod_stop_s": 10.0}),
+                    rest={"crashes": [("run", 40, "cli")], "late_posts": [0.05], "pod_stop_s": 10.0}),
     Scenario("only the watchdog", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
 )  # fmt: skip
 
