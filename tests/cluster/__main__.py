@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import fixture
-from tests.cluster.agent import sandbox
 from tests.cluster.agent.agent import Agent
 from tests.cluster.plane.control_plane import ControlPlane
-from tests.cluster.versions import cache, missing
 
 USER = "tpujob-user"
 
@@ -31,24 +29,15 @@ def main() -> int:
     )
     parser.add_argument("--while-pid", type=int, help="end with this process")
     options = parser.parse_args()
-    if missing():
-        print(f"the binaries {', '.join(missing())} are not in {cache()}: make cluster", file=sys.stderr)
-        return 1
-    if sandbox.how() is None:
-        print("this machine lets no process have namespaces of its own, so no pod can run here", file=sys.stderr)
-        return 1
+    if why := fixture.lacking():
+        sys.exit(why)
     directory = options.directory or Path(tempfile.mkdtemp(prefix="tpujob-cluster."))
     directory.mkdir(parents=True, exist_ok=True)
     try:
         return _serve(directory, options.while_pid)
     finally:  # of a directory that was given, the logs stay
-        gone = (
-            [directory]
-            if options.directory is None
-            else [directory / name for name in ("etcd", "pods", "certificates")]
-        )
-        for place in gone:
-            shutil.rmtree(place, ignore_errors=True)
+        for name in ("etcd", "pods", "certificates") if options.directory else ("",):
+            shutil.rmtree(directory / name, ignore_errors=True)
 
 
 def _serve(directory: Path, while_pid: int | None) -> int:
@@ -62,7 +51,7 @@ def _serve(directory: Path, while_pid: int | None) -> int:
     except KeyboardInterrupt:
         return 0
     finally:
-        plane.close()
+        plane.children.close()
     return 0
 
 
@@ -87,10 +76,7 @@ async def _run(plane: ControlPlane, began: float, while_pid: int | None) -> None
         draft.write_text(json.dumps(said))
         draft.replace(plane.directory / "cluster.json")  # complete once it has its name
         print(f"ready in {took_s:.1f} s; logs in {plane.children.logs}\nexport KUBECONFIG={user}", flush=True)
-        print(
-            f"namespace {fixture.NAMESPACE}, queue {fixture.QUEUE}; faults: http://127.0.0.1:{port}",
-            flush=True,
-        )
+        print(f"namespace {fixture.NAMESPACE}, queue {fixture.QUEUE}; faults: http://127.0.0.1:{port}", flush=True)
 
     await agent.run(ready, until)
 

@@ -39,7 +39,7 @@ def main() -> int:
 def _make(label: str, module: Module, place: Path) -> None:
     with tempfile.TemporaryDirectory(dir=place) as work:
         wrapper = Path(work)
-        for binary, package in zip(module.binaries, module.packages, strict=True):
+        for binary, package in module.packages.items():
             if binary in missing():
                 _require(label, module, wrapper)
                 _step(binary, place, lambda path, package=package: _build(wrapper, module, package, path))
@@ -60,7 +60,7 @@ def _require(label: str, module: Module, wrapper: Path) -> None:
     """Write the wrapper module and let Go resolve it, once."""
     if (wrapper / "go.mod").exists():
         return
-    imports = "".join(f'\t_ "{package}"\n' for package in module.packages)
+    imports = "".join(f'\t_ "{package}"\n' for package in module.packages.values())
     (wrapper / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n")
     (wrapper / "go.mod").write_text(f"module cluster/{label}\n\nrequire {module.name} {module.version}\n")
     own = json.loads(_go(wrapper, "mod", "edit", "-json", _directory(wrapper, module) / "go.mod"))

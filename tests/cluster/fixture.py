@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import psutil
 import pytest
 import yaml
@@ -24,7 +23,7 @@ import yaml
 from tests import ROOT
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.nodes import OF_NAMESPACE
-from tests.cluster.kubectl import kubectl
+from tests.cluster.kubectl import kubectl, written
 from tests.cluster.versions import cache, missing
 from tests.waiting import HANG_S, until
 
@@ -43,11 +42,8 @@ GROUP = "tpujob-users"
 
 def install(plane: ControlPlane) -> None:
     """Create flavors, priorities, the queue of the namespace `default`, and give the users' group its rights."""
-    binding = {
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": GROUP}],
-    }
-    made = [_object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", GROUP) | binding]
+    kubectl(plane.admin, "create", "clusterrolebinding", GROUP, "--clusterrole=cluster-admin", f"--group={GROUP}")
+    made = []
     for accelerator in ACCELERATORS:
         labels = {"nodeLabels": {"cloud.google.com/gke-tpu-accelerator": accelerator}}
         tolerations = {"tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]}
@@ -80,28 +76,6 @@ def _object(version: str, kind: str, name: str, namespace: str = "") -> dict[str
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **place}}
 
 
-RBAC = "rbac.authorization.k8s.io"
-
-
-@dataclass
-class Faults:
-    """Plays faults: `tests/cluster/agent/faults.py` has them all."""
-
-    _agent: str
-    _gate: int
-
-    def play(self, kind: str, **said: Any) -> None:
-        post(self._agent, "/faults", kind=kind, **said)
-
-    def way(self, way: str) -> None:
-        """Of this test's user to the API server: `open`, `closed` or `silent`."""
-        self.play("way", gate=self._gate, way=way)
-
-    def supply(self, namespace: str, **settings: float) -> None:
-        """`idle_s`: how long nodes stay once idle; `none_left`: none can be had."""
-        self.play("supply", namespace=namespace, **settings)
-
-
 @dataclass
 class Cluster:
     """A cluster, and a user of it. `directory`: its logs."""
@@ -111,11 +85,18 @@ class Cluster:
     _agent: str
     _gate: int
     _spaces: list[str] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    @property
-    def faults(self) -> Faults:
-        return Faults(self._agent, self._gate)
+    def play(self, kind: str, **said: Any) -> None:
+        """Play a fault: `tests/cluster/agent/faults.py` has them all."""
+        post(self._agent, "/faults", kind=kind, **said)
+
+    def turn(self, way: str) -> None:
+        """Change the way of this test's user to the API server: `open`, `closed` or `silent`."""
+        self.play("way", gate=self._gate, way=way)
+
+    def supply(self, namespace: str, **settings: float) -> None:
+        """`idle_s`: how long nodes stay once idle; `none_left`: none can be had."""
+        self.play("supply", namespace=namespace, **settings)
 
     def kubectl(self, *words: str, given: Any = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the user."""
@@ -139,30 +120,26 @@ class Cluster:
 
     def namespace(self, quota: int = QUOTA) -> str:
         """Return a new namespace with a queue `tpu` of so many chips of each accelerator. It is deleted after the test."""
-        name = f"test-{os.getpid()}-{next(self._numbers)}-{time.time_ns() % 10**6}"
+        name = f"test-{uuid.uuid4().hex[:12]}"
         annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OF_NAMESPACE}={name}"}
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "annotations": annotations}}
-        self.kubectl("create", "-f", "-", given=space)
         self._spaces.append(name)
-        self.kubectl("apply", "-f", "-", given=queues(name, quota))
+        self.kubectl("create", "-f", "-", given=[space, *queues(name, quota)])
         until(lambda: self.get("serviceaccount", "default", "-n", name), "the namespace's service account")
         return name
 
     def user(self, namespace: str, rules: Sequence[dict[str, Any]]) -> Path:
         """Return a kubeconfig of a user who may do only this in the namespace."""
-        name = f"user-{next(self._numbers)}"
-        meta = {"name": name, "namespace": namespace}
-        subjects = [{"kind": "ServiceAccount", **meta}]
-        role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": meta, "rules": list(rules)}
-        binding = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": meta, "subjects": subjects}
-        binding["roleRef"] = {"apiGroup": RBAC, "kind": "Role", "name": name}
-        self.kubectl("create", "serviceaccount", name, "-n", namespace)
-        self.kubectl("apply", "-f", "-", given=[role, binding])
-        token = self.kubectl("create", "token", name, "-n", namespace).stdout.strip()
+        name, there = "user", ("-n", namespace)
+        role = _object("rbac.authorization.k8s.io/v1", "Role", name, namespace) | {"rules": list(rules)}
+        self.kubectl("create", "serviceaccount", name, *there)
+        self.kubectl("create", "-f", "-", given=role)
+        self.kubectl("create", "rolebinding", name, f"--role={name}", f"--serviceaccount={namespace}:{name}", *there)
+        token = self.kubectl("create", "token", name, *there).stdout.strip()
         config = yaml.safe_load(self.kubeconfig.read_text())
         config["users"] = [{"name": name, "user": {"token": token}}]
         config["contexts"][0]["context"] |= {"user": name, "namespace": namespace}
-        return _written(self.kubeconfig.with_name(f"{name}.kubeconfig"), config)
+        return written(self.kubeconfig.with_name(f"{name}.kubeconfig"), config)
 
     def requests(self, namespace: str) -> list[dict[str, Any]]:
         """Return what users asked for in a namespace, as the API server's audit log has it, with the bodies that were sent."""
@@ -172,7 +149,7 @@ class Cluster:
 
     def tidy(self) -> None:
         """Let go of the namespaces: the control plane empties them."""
-        self.faults.way("open")
+        self.turn("open")
         for name in self._spaces:
             self.kubectl("delete", "namespace", name, "--wait=false", check=False)
             self.kubectl("delete", "clusterqueue", f"tpu-{name}", "--wait=false", check=False)
@@ -181,7 +158,7 @@ class Cluster:
     def left_to_read(self) -> str:
         """Return what is in the namespaces of a test that failed."""
         found = [f"the logs of the control plane: {self.directory}"]
-        self.faults.way("open")
+        self.turn("open")
         for name in self._spaces:
             for what in (("jobsets,jobs,pods,workloads", "-o", "wide"), ("events",)):
                 found.append(self.kubectl("get", *what, "-n", name, check=False).stdout)
@@ -189,10 +166,8 @@ class Cluster:
 
 
 def post(agent: str, path: str, **body: Any) -> Any:
-    """Ask the agent. HTTPError if it cannot; its log says why."""
-    asked = urllib.request.Request(agent + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=HANG_S) as answer:
-        return json.load(answer)
+    """Ask the agent. HTTPStatusError if it cannot; its log says why."""
+    return httpx2.post(agent + path, json=body, timeout=HANG_S, trust_env=False).raise_for_status().json()
 
 
 @dataclass(frozen=True)
@@ -208,11 +183,13 @@ class Started:
         gate = int(post(self.agent, "/gates")["gate"])
         config = yaml.safe_load(self.kubeconfig.read_text())
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{gate}"
-        return Cluster(_written(place / "kubeconfig", config), self.directory, self.agent, gate)
+        return Cluster(written(place / "kubeconfig", config), self.directory, self.agent, gate)
 
 
 def start(directory: Path, while_pid: int) -> Started:
-    """Start one, or return that which runs there already. It ends with the process of that number."""
+    """Start one, or return that which runs there already. It ends with the process of that number. Skips where none can run."""
+    if why := lacking():
+        pytest.skip(why)
     said, log = directory / "cluster.json", directory / "cluster.log"
     if not said.exists():
         directory.mkdir()
@@ -227,25 +204,18 @@ def start(directory: Path, while_pid: int) -> Started:
     return Started(Path(found["kubeconfig"]), directory, f"http://127.0.0.1:{found['agent']}")
 
 
-def _written(path: Path, config: Any) -> Path:
-    path.touch(mode=0o600)
-    path.write_text(yaml.safe_dump(config))
-    return path
-
-
-def _skip_where_none_can_run() -> None:
-    if shutil.which("kubectl") is None:
-        pytest.skip("this machine has no kubectl")
+def lacking() -> str:
+    """Return what this machine lacks for a cluster; empty if one can run."""
+    if lacks := [each for each in ("kubectl", "openssl") if shutil.which(each) is None]:
+        return f"this machine has no {lacks[0]}"
     if missing():
-        pytest.skip(f"{', '.join(missing())} not in {cache()}: make cluster")
-    if sandbox.how() is None:
-        pytest.skip("this machine lets no process have namespaces of its own (unshare): no pod can run here")
+        return f"{', '.join(missing())} not in {cache()}: make cluster"
+    return "" if sandbox.how() else "this machine lets no process have namespaces (unshare): no pod can run here"
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Started:
     """One for all processes of xdist; it ends with the process that started them."""
-    _skip_where_none_can_run()
     alone = worker_id == "master"
     base = tmp_path_factory.getbasetemp() if alone else tmp_path_factory.getbasetemp().parent
     with (base / "cluster.lock").open("a") as lock:
@@ -264,7 +234,6 @@ def cluster(shared_cluster: Started, tmp_path: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster for one test, which may do what all others would notice. Nothing but logs outlives the process it is for."""
-    _skip_where_none_can_run()
     place = tmp_path / "cluster"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as user:
         yield start(place, user.pid).for_one_test(tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cloud_tpu_emulator.daemon import control
 from tests import ROOT
 from tests.cli_fixture import Cli, Command, Said, kill_all, sandbox
 from tests.cluster.fixture import Cluster, Started
@@ -53,7 +54,7 @@ class Gke(Cli):
 
     def end(self, command: Command) -> Said:
         command.until_true(lambda: WATCHES in command.err or command.ended, "the end of the command")
-        self.cluster.faults.supply(self.space, idle_s=0)
+        self.cluster.supply(self.space, idle_s=0)
         return command.end()
 
     def write(self, command: str, *, name: str = "job", pods: int = 1, queue: str | None = "tpu", **keys: Any) -> str:
@@ -97,6 +98,10 @@ class Gke(Cli):
         mine = {"TPUJOB_STATE_DIR": str(there / "state"), "XDG_CONFIG_HOME": str(there / "config")}
         return Cli(there, {**self.env, **mine}, self.program)
 
+    def storage(self) -> dict[str, str]:
+        """Start an emulator of Cloud Storage, and return the variables that lead to it."""
+        return {"STORAGE_EMULATOR_HOST": control.ensure_running(self.emulator_directory).url}
+
     def let_go(self) -> None:
         """Let the jobs end that `HOLD` and have begun."""
         for pod in self.pods():
@@ -131,6 +136,7 @@ def gke(shared_cluster: Started, cluster: Cluster, tmp_path: Path) -> Iterator[G
     started = Gke(directory, env, cluster=cluster, way=way, space=cluster.namespace())
     yield started
     kill_all(started.local())
+    control.stop(started.emulator_directory)
 
 
 PAGE = (ROOT / "docs" / "gke.md").read_text(encoding="utf-8")

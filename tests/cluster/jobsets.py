@@ -1,54 +1,24 @@
-"""JobSets as one would write them by hand, to see what the control plane makes of them."""
+"""JobSets that run a script without tpujob, to see what the control plane makes of them."""
 
+from dataclasses import replace
 from typing import Any
 
+from orchestrator.places.gke.objects.manifest import documents
 from tests.cluster.fixture import Cluster
+from tests.fakes.cluster_jobs import job
 from tests.waiting import until
 
 IMAGE = "registry.example/torch-xla:2.9"
-API = "jobset.x-k8s.io/v1alpha2"
 
 
-def jobset(
-    name: str,
-    script: str,
-    *,
-    slices: int = 1,
-    hosts: int = 2,
-    accelerator: str = "tpu-v5p-slice",
-    topology: str = "2x2x2",
-    chips: int = 4,
-    queue: str = "",
-) -> dict[str, Any]:
-    """Return a JobSet whose pods run a shell script. With a `queue`, it is Kueue's."""
-    place = {"cloud.google.com/gke-tpu-accelerator": accelerator, "cloud.google.com/gke-tpu-topology": topology}
-    container = {
-        "name": "job",
-        "image": IMAGE,
-        "command": ["sh", "-c", script],
-        "resources": {"requests": {"google.com/tpu": chips}, "limits": {"google.com/tpu": chips}},
-    }
-    pod = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 5,
-        "nodeSelector": place,
-        "tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "containers": [container],
-    }
-    job = {"parallelism": hosts, "completions": hosts, "completionMode": "Indexed", "backoffLimit": 0}
-    return {
-        "apiVersion": API,
-        "kind": "JobSet",
-        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": queue} if queue else {}},
-        "spec": {
-            "suspend": bool(queue),
-            "failurePolicy": {"maxRestarts": 0},
-            "coordinator": {"replicatedJob": "slice", "jobIndex": 0, "podIndex": 0},
-            "replicatedJobs": [
-                {"name": "slice", "replicas": slices, "template": {"spec": job | {"template": {"spec": pod}}}}
-            ],
-        },
-    }
+def jobset(name: str, script: str, accelerator: str = "v5p-16", **keys: Any) -> dict[str, Any]:
+    """Return a JobSet of the product whose pods run a shell script alone. `keys`: as for `cluster_jobs.job`."""
+    found = documents(replace(job(accelerator, **keys), name=name, labels={}))[0]
+    del found["metadata"]["namespace"]
+    pod = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    pod |= {"terminationGracePeriodSeconds": 5, "volumes": []}
+    pod["containers"][0] |= {"image": IMAGE, "command": ["sh", "-c", script], "volumeMounts": []}
+    return found
 
 
 def submit(cluster: Cluster, namespace: str, document: dict[str, Any]) -> None:
@@ -57,11 +27,8 @@ def submit(cluster: Cluster, namespace: str, document: dict[str, Any]) -> None:
 
 def ended(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
     """Wait for the end of a JobSet, and return the condition that says it."""
-
-    def end() -> dict[str, Any] | None:
-        return condition(cluster.get("jobset", name, "-n", namespace), "Completed", "Failed")
-
-    return until(end, f"the end of the JobSet {name}") or {}
+    kinds = ("Completed", "Failed")
+    return until(lambda: condition(cluster.get("jobset", name, "-n", namespace), *kinds), f"the end of {name}") or {}
 
 
 def condition(found: dict[str, Any] | None, *kinds: str) -> dict[str, Any] | None:
@@ -70,15 +37,12 @@ def condition(found: dict[str, Any] | None, *kinds: str) -> dict[str, Any] | Non
     return next((each for each in conditions if each["type"] in kinds and each["status"] == "True"), None)
 
 
-def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+def pods(cluster: Cluster, namespace: str, *words: str) -> list[dict[str, Any]]:
     """Return the pods, ordered by name."""
-    return list(cluster.get("pods", "-n", namespace, "--sort-by=.metadata.name"))
+    return list(cluster.get("pods", "-n", namespace, "--sort-by=.metadata.name", *words))
 
 
 def running(cluster: Cluster, namespace: str, count: int = 2) -> list[dict[str, Any]]:
     """Wait until so many pods run or have ended, and return them."""
-
-    def begun() -> list[dict[str, Any]]:
-        return [pod for pod in pods(cluster, namespace) if pod["status"]["phase"] != "Pending"]
-
-    return until(begun, "the pods to run", lambda found: len(found) == count)
+    wanted = "--field-selector=status.phase!=Pending"
+    return until(lambda: pods(cluster, namespace, wanted), "the pods to run", lambda found: len(found) == count)

@@ -16,3 +16,10 @@ def kubectl(kubeconfig: Path, *words: str, given: Any = None, check: bool = True
     done = ran(["kubectl", f"--kubeconfig={kubeconfig}", *words], input=text)
     assert done.returncode == 0 or not check, f"kubectl {' '.join(words)}: {done.stderr}"
     return done
+
+
+def written(path: Path, config: Any) -> Path:
+    """Write a kubeconfig that only its owner can read, and return its path."""
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(config))
+    return path

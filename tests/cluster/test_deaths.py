@@ -17,21 +17,17 @@ pytestmark = pytest.mark.cluster
 PATIENT = "trap '' TERM; echo begun; while :; do sleep 0.1; done"
 
 
-def kill_everything_local(gke: Gke) -> None:
-    while found := gke.local():  # a process that was just being started is there only now
-        kill_all(found)
-
-
 def test_a_pod_whose_own_program_hangs_too_is_ended_by_the_control_plane(gke: Gke) -> None:
     gke.change("from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -45.0; m.GRACE_S = 1")
     gke.running(PATIENT, limits={"max_duration": "1m"})
     (pod,) = gke.pods()
-    kill_everything_local(gke)
+    while found := gke.local():  # a process that was just being started is there only now
+        kill_all(found)
     programs = [each for each in psutil.process_iter() if is_of(each, pod["status"]["podIP"])]
     for each in programs:
         each.send_signal(signal.SIGSTOP)
     assert programs
-    gke.cluster.faults.supply(gke.space, idle_s=0)
+    gke.cluster.supply(gke.space, idle_s=0)
     until(lambda: not gke.cluster.nodes(gke.space), "the nodes to go")
     (left,) = gke.pods()
     assert left["status"]["reason"] == "DeadlineExceeded"

@@ -14,18 +14,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
-SHORT = {"tpu": {"wait": "10s"}}
-
-
 # -- before it runs ----------------------------------------------------------------------------------------------------
-
-
-def test_a_job_larger_than_any_quota_ends_at_once_and_kueue_says_why(gke: Gke) -> None:
-    gke.space = gke.cluster.namespace(quota=0)
-    done = gke.run("true")
-    assert done.returncode == 69, done.text
-    assert "can never admit it" in done.stderr and "request (4) > maximum capacity (0)" in done.stderr
-    assert gke.left() == [] and gke.cluster.get("workloads", "-n", gke.space) == []
 
 
 def as_user(gke: Gke, *, without: str = "", add: Sequence[str] = ()) -> dict[str, str]:
@@ -58,8 +47,18 @@ def secure(gke: Gke) -> None:
     gke.cluster.kubectl("label", "namespace", gke.space, "pod-security.kubernetes.io/enforce=baseline")
 
 
-SECURES = (secure, {"privileged": True}, 64, "violates PodSecurity")
-OF_KUEUE, OF_POD = {"priority": "nope"}, {"pod": {"priorityClassName": "nope"}}
+def no_quota(gke: Gke) -> None:
+    gke.space = gke.cluster.namespace(quota=0)
+
+
+def no_nodes(gke: Gke) -> None:
+    gke.cluster.supply(gke.space, none_left=True)
+
+
+IMAGE = 'Failed to pull image "registry.example/typo:1" … correct `gke: {image: …}`'
+SHORT = {"tpu": {"wait": "10s"}}
+SECURES = (secure, {"gke": {"privileged": True}}, 64, "violates PodSecurity")
+OF_KUEUE, OF_POD = {"gke": {"priority": "nope"}}, {"gke": {"pod": {"priorityClassName": "nope"}}}
 NO_JOBS, UNQUEUED = (no_jobs, {"queue": None}), {"queue": None, **OF_POD}
 
 
@@ -67,30 +66,36 @@ NO_JOBS, UNQUEUED = (no_jobs, {"queue": None}), {"queue": None, **OF_POD}
     (*NO_JOBS, 64, "team policy: no jobs here", {"add": ["jobs"]}, 0), (*NO_JOBS, 64, "team policy: no jobs here", {}, 1),
     pytest.param(*NO_JOBS, 69, "JobSet has made no Job of it", {"without": "events"}, 1, marks=pytest.mark.long),
     (*SECURES, {"add": ["pods"]}, 0), (*SECURES, {}, 1), (few_chips, {}, 69, "exceeded quota: tight", {}, 1),
-    (None, {"service_account": "nope"}, 64, 'serviceaccount "nope" not found', {}, 1),
+    (None, {"gke": {"service_account": "nope"}}, 64, 'serviceaccount "nope" not found', {}, 1),
     (None, UNQUEUED, 64, "no PriorityClass with name nope was found", {}, 1),
     (None, OF_KUEUE, 64, "no WorkloadPriorityClass nope", None, 0), (None, OF_POD, 64, "no PriorityClass nope", None, 0),
+    (no_quota, {}, 69, "can never admit it … request (8) > maximum capacity (0)", None, 1),
+    (None, {"queue": "nowhere", **SHORT}, 69, "nowhere … doesn't exist", None, 1),
+    (no_nodes, {"queue": None, **SHORT}, 69, "GCE out of resources", None, 1),
+    (None, {"gke": {"image": "registry.example/typo:1"}}, 64, IMAGE, None, 1),
+    (None, {"gke": {"namespace": "nowhere"}}, 64, "nowhere", None, 1),
+    (None, {}, 77, "you may not create jobsets", {"without": "jobsets"}, 0),
     pytest.param(None, OF_KUEUE, 69, "is there a WorkloadPriorityClass nope?", {}, 1, marks=pytest.mark.long),
 ])  # fmt: skip
-def test_what_admission_refuses_ends_the_run_soon_in_its_words(
+def test_what_cannot_be_had_ends_the_run_soon_in_the_words_of_what_refuses_it(
     gke: Gke, rule: Any, keys: dict[str, Any], code: int, words: str, rights: dict[str, Any] | None, made: int
 ) -> None:
     """Who may try it, learns it before anything is made. `rights`: beside those of the page; None: all."""
     if rule is not None:
         rule(gke)
-    done = gke.run(HOLD, gke=keys, pods=2, env={} if rights is None else as_user(gke, **rights))
+    done = gke.run(HOLD, pods=2, env={} if rights is None else as_user(gke, **rights), **keys)
     events = gke.cluster.get("events", "-n", gke.space)
     if rule is no_jobs and any(" not found" in each["message"] for each in events if each["reason"] == REASONS[1]):
         # Kueue's cache did not know the JobSet at the first try, and the event keeps the words of the first refusal.
         code, words = 69, "JobSet has made no Job of it"
-    assert done.returncode == code and words in done.stderr, done.text
-    assert len(gke.leases()) == made and gke.left() == []
+    assert done.returncode == code and all(each in done.stderr for each in words.split(" … ")), done.text
+    assert len(gke.leases()) == made and gke.left() == [] == gke.cluster.get("workloads", "-n", gke.space)
 
 
 def test_a_pod_that_runs_alone_waits_until_the_end_of_the_wait_and_says_for_what(gke: Gke) -> None:
     """Others use up the quota, and may free it."""
     few_chips(gke, 8)
-    submit(gke.cluster, gke.space, jobset("other", "sleep 300", hosts=1, topology="2x2x1"))
+    submit(gke.cluster, gke.space, jobset("other", "sleep 300", "v5p-8"))
     running(gke.cluster, gke.space, 1)
     done = gke.run(HOLD, pods=2, tpu={"wait": "20s"})
     assert done.returncode == 69 and "in time: it is still Pending: 1 of 2 pods have no node, 1 run: " in done.stderr, (
@@ -109,52 +114,19 @@ def test_a_namespace_that_ends_refuses_the_job_and_no_sign_in(gke: Gke) -> None:
     assert done.returncode == 64 and "being terminated" in done.stderr, done.text
 
 
-def test_a_queue_that_does_not_exist_is_said(gke: Gke) -> None:
-    done = gke.run("true", queue="nowhere", **SHORT)
-    assert done.returncode == 69 and "nowhere" in done.stderr and "doesn't exist" in done.stderr, done.text
-    assert gke.left() == []
-
-
-def test_nodes_that_cannot_be_had_are_said_in_the_words_of_the_autoscaler(gke: Gke) -> None:
-    gke.cluster.faults.supply(gke.space, none_left=True)
-    done = gke.run("true", queue=None, **SHORT)
-    assert done.returncode == 69 and "GCE out of resources" in done.stderr, done.text
-    assert gke.left() == []
-
-
-def test_an_image_that_does_not_exist_is_refused(gke: Gke) -> None:
-    done = gke.run("true", gke={"image": "registry.example/typo:1"})
-    assert done.returncode == 64, done.text
-    assert (
-        'Failed to pull image "registry.example/typo:1"' in done.stderr and "correct `gke: {image: …}`" in done.stderr
-    )
-    assert gke.left() == []
-
-
-def test_a_namespace_that_does_not_exist_is_refused(gke: Gke) -> None:
-    done = gke.run("true", gke={"namespace": "nowhere"})
-    assert done.returncode == 64 and "nowhere" in done.stderr, done.text
-
-
-def test_a_permission_that_is_missing_has_a_code_of_its_own(gke: Gke) -> None:
-    done = gke.run("true", env=as_user(gke, without="jobsets"))
-    assert done.returncode == 77 and "you may not create jobsets" in done.stderr, done.text
-    assert gke.left() == []
-
-
 # -- while it runs -----------------------------------------------------------------------------------------------------
 
 
 def evicted(gke: Gke, pod: dict[str, Any]) -> None:
-    gke.cluster.faults.play("evicted", namespace=gke.space, pod=pod["metadata"]["name"])
+    gke.cluster.play("evicted", namespace=gke.space, pod=pod["metadata"]["name"])
 
 
 def preempted(gke: Gke, pod: dict[str, Any]) -> None:
-    gke.cluster.faults.play("node_preempted", node=pod["spec"]["nodeName"])
+    gke.cluster.play("node_preempted", node=pod["spec"]["nodeName"])
 
 
 def removed(gke: Gke, pod: dict[str, Any]) -> None:
-    gke.cluster.faults.play("node_removed", node=pod["spec"]["nodeName"])
+    gke.cluster.play("node_removed", node=pod["spec"]["nodeName"])
 
 
 def deleted(gke: Gke, pod: dict[str, Any]) -> None:
@@ -189,16 +161,14 @@ def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
 def test_a_job_that_kueue_preempts_for_a_higher_priority_ends_with_71(gke: Gke) -> None:
     gke.space = gke.cluster.namespace(quota=4)
     command = gke.running(HOLD, gke={"priority": "low"})
-    urgent = jobset("urgent", HOLD, hosts=1, topology="2x2x1", queue="tpu")
-    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
-    submit(gke.cluster, gke.space, urgent)
+    submit(gke.cluster, gke.space, jobset("urgent", HOLD, "v5p-8", queue="tpu", priority="high"))
     done = gke.end(command)
     assert done.returncode == 71 and "Preempted" in done.stderr, done.text
     assert gke.left() == []
 
 
 def test_a_log_that_is_cut_again_and_again_comes_back_whole(gke: Gke) -> None:
-    gke.cluster.faults.play("log_cut", namespace=gke.space, after_bytes=700, times=3)
+    gke.cluster.play("log_cut", namespace=gke.space, after_bytes=700, times=3)
     done = gke.run("for i in $(seq 400); do echo line $i; sleep 0.005; done")
     assert done.returncode == 0, done.text
     log = (gke.directory_of_run() / "logs/worker0.log").read_text()
@@ -208,10 +178,10 @@ def test_a_log_that_is_cut_again_and_again_comes_back_whole(gke: Gke) -> None:
 @pytest.mark.parametrize("way", ["closed", "silent"])
 def test_an_api_server_that_is_away_for_a_while_ends_nothing(gke: Gke, way: str) -> None:
     command = gke.running(f"{HOLD}echo after")
-    gke.way.faults.way(way)
+    gke.way.turn(way)
     gke.let_go()
     until(lambda: gke.cluster.get("jobs", "-n", gke.space)[0]["status"].get("succeeded"), "the end of the job")
-    gke.way.faults.way("open")
+    gke.way.turn("open")
     done = gke.end(command)
     assert done.returncode == 0 and "worker0 | after" in done.stdout, done.text
     assert gke.left() == []
@@ -219,7 +189,7 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(gke: Gke, way: str)
 
 def test_an_api_server_that_is_away_to_the_end_leaves_a_run_unproven_and_the_next_command_proves_it(gke: Gke) -> None:
     command = gke.running(HOLD)
-    gke.way.faults.way("closed")
+    gke.way.turn("closed")
     command.press()  # it ends without waiting for its proof: by the third signal
     command.until("stopping")
     command.press()
@@ -228,7 +198,7 @@ def test_an_api_server_that_is_away_to_the_end_leaves_a_run_unproven_and_the_nex
     done = command.end()
     assert done.returncode == 75 and "NOT VERIFIED GONE" in done.stderr, done.text
     assert gke.left() != []
-    gke.way.faults.way("open")
+    gke.way.turn("open")
     assert gke("gc", "--local").returncode == 0
     assert gke.left() == []
 
@@ -241,8 +211,7 @@ def test_an_api_server_that_dies_and_starts_again_ends_nothing(gke: Gke, own_clu
     other = own_cluster.namespace()
     submit(own_cluster, other, jobset("j", f"sleep 300 # {own_cluster.directory}"))
     command: Command = gke.running(f"{HOLD}echo after")
-    own_cluster.faults.play("server_killed")
-    own_cluster.faults.play("server_started")
+    own_cluster.play("server_restarted")
     until(lambda: gke.cluster.kubectl("get", "--raw", "/readyz", check=False).returncode == 0, "the API server")
     gke.let_go()
     done = gke.end(command)

@@ -13,7 +13,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
-ONE: dict[str, Any] = {"hosts": 1, "topology": "2x2x1"}
 STUCK = "tests.example/stuck"
 
 
@@ -24,9 +23,7 @@ def test_two_slices_complete_each_on_a_node_pool_and_each_pod_knows_its_place(cl
     )
     wait = "until getent hosts j-slice-0-0.j >/dev/null; do sleep 0.1; done"  # it may be the last that has an address
     script = f"echo $HOSTNAME $JOB_COMPLETION_INDEX; getent hosts $HOSTNAME.j; {wait}; {first} python3 -c '{MEET}'"
-    document = jobset("j", script, slices=2)
-    document["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": NODE_POOL}
-    submit(cluster, space, document)
+    submit(cluster, space, jobset("j", script, slices=2))
     assert ended(cluster, space, "j")["type"] == "Completed"
     found = pods(cluster, space)
     for pod, (number, host) in zip(found, [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True):
@@ -40,9 +37,9 @@ def test_two_slices_complete_each_on_a_node_pool_and_each_pod_knows_its_place(cl
 
 def test_the_deadline_of_a_job_counts_while_its_pods_are_pending_and_deletes_them(cluster: Cluster) -> None:
     space = cluster.namespace()
-    cluster.faults.supply(space, none_left=True)
+    cluster.supply(space, none_left=True)
     submit(cluster, space, jobset("j", "true"))
-    until(lambda: len(pods(cluster, space)) == 2, "its pods")
+    until(lambda: pods(cluster, space), "its first pod")
     (job,) = cluster.get("jobs", "-n", space)
     limit = '{"spec":{"activeDeadlineSeconds":1}}'
     cluster.kubectl("patch", "job", job["metadata"]["name"], "-n", space, "--type=merge", "-p", limit)
@@ -78,7 +75,9 @@ def test_a_pod_that_is_deleted_is_asked_to_end_and_followed_to_its_last_line_and
     """A pod beside one that failed is deleted by its Job: what it says in its time of grace reaches those who follow."""
     pod = one_pod(cluster, "trap 'sleep 1; seq 2000; exit 9' TERM; echo first; sleep 300 & wait", [STUCK])
     name, space = pod["metadata"]["name"], pod["metadata"]["namespace"]
-    follower = follow(cluster, pod, "first\n")
+    words = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", "logs", name, "-n", space, "--follow"]
+    follower = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert follower.stdout is not None and follower.stdout.readline() == "first\n"
     cluster.kubectl("delete", "pod", name, "-n", space, "--wait=false")
     rest = follower.communicate()[0].splitlines()
     assert (len(rest), rest[-1], follower.returncode) == (2000, "2000", 0)
@@ -91,23 +90,15 @@ def test_a_pod_that_is_deleted_is_asked_to_end_and_followed_to_its_last_line_and
 
 def test_a_log_that_is_cut_looks_complete(cluster: Cluster) -> None:
     pod = one_pod(cluster, "while sleep 0.1; do echo a line of some length; done")
-    cluster.faults.play("log_cut", namespace=pod["metadata"]["namespace"], after_bytes=300)
+    cluster.play("log_cut", namespace=pod["metadata"]["namespace"], after_bytes=300)
     cut = cluster.logs(pod, "--follow", "--timestamps")
     assert len(cut.encode()) == 300 and not cut.endswith("\n")
     assert cluster.logs(pod, "--timestamps").startswith(cut)
 
 
-def follow(cluster: Cluster, pod: dict[str, Any], first: str) -> subprocess.Popen[str]:
-    """Follow a log. Returns once this line has come."""
-    words = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", "logs", pod["metadata"]["name"], "--follow"]
-    follower = subprocess.Popen([*words, "-n", pod["metadata"]["namespace"]], stdout=subprocess.PIPE, text=True)
-    assert follower.stdout is not None and follower.stdout.readline() == first
-    return follower
-
-
 def one_pod(cluster: Cluster, script: str, finalizers: Any = ()) -> dict[str, Any]:
     """Start a script in a pod, and return that once it runs."""
-    space, document = cluster.namespace(), jobset("j", script, **ONE)
+    space, document = cluster.namespace(), jobset("j", script, "v5p-8")
     template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     template["metadata"] = {"finalizers": list(finalizers)}
     submit(cluster, space, document)

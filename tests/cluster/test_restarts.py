@@ -1,16 +1,14 @@
 """A job that the cluster takes away and starts again: each start is an attempt, which goes on from the saved work."""
 
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
-from cloud_tpu_emulator.daemon import control
+from orchestrator.errors import CloudError
+from orchestrator.places.google.objects import Objects
 from tests.cluster.gke_fixture import HOLD, MEET, Gke
 from tests.cluster.jobsets import ended, jobset, submit
 from tests.waiting import until
@@ -43,10 +41,9 @@ OFTEN = "from orchestrator.promise.lease import periods; periods.Timings.save_s 
 
 
 @pytest.fixture
-def storage(gke: Gke) -> Iterator[dict[str, str]]:
+def storage(gke: Gke) -> dict[str, str]:
     gke.change(OFTEN)
-    yield {"STORAGE_EMULATOR_HOST": control.ensure_running(gke.emulator_directory).url}
-    control.stop(gke.emulator_directory)
+    return gke.storage()
 
 
 def written(to: Gke, **keys: Any) -> str:
@@ -67,12 +64,9 @@ UNDISTURBED = [(step, round((0.5 * 0.9**step) ** 2, 12)) for step in range(1, 41
 
 def objects(storage: dict[str, str], name: str) -> list[bytes]:
     """Return the content of an object below the prefix of the jobs, if it is there."""
-    url = f"{storage['STORAGE_EMULATOR_HOST']}/storage/v1/b/my-bucket/o/{quote(f'runs/{name}', safe='')}?alt=media"
-    try:
-        with urllib.request.urlopen(url) as reply:
-            return [reply.read()]
-    except urllib.error.HTTPError:
-        return []
+    with suppress(CloudError):
+        return [b"".join(Objects(emulator=storage["STORAGE_EMULATOR_HOST"]).download(f"gs://my-bucket/runs/{name}"))]
+    return []
 
 
 def saved_step(storage: dict[str, str], run: str) -> int | None:
@@ -94,8 +88,7 @@ def holding(gke: Gke, step: int, pods: int) -> list[dict[str, Any]]:
 
 def preempted(gke: Gke, number: int) -> None:
     """Let Kueue admit a job of a higher priority, which ends once it has begun."""
-    urgent = jobset(f"urgent{number}", "echo begun", hosts=1, topology="2x2x1", queue="tpu")
-    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
+    urgent = jobset(f"urgent{number}", "echo begun", "v5p-8", queue="tpu", priority="high")
     submit(gke.cluster, gke.space, urgent)
     ended(gke.cluster, gke.space, f"urgent{number}")
 
@@ -112,7 +105,7 @@ def test_a_job_of_two_slices_outlives_two_preemptions_and_the_loss_of_a_node(
         preempted(gke, number)
     pods, run = holding(gke, 30, 4), gke.only_run()["run"]
     until(lambda: saved_step(storage, run) == 30, "the copy of step 30")
-    gke.cluster.faults.play("node_removed", node=pods[-1]["spec"]["nodeName"])
+    gke.cluster.play("node_removed", node=pods[-1]["spec"]["nodeName"])
     if how == "submit":
         assert command.end().returncode == 0
         command = gke.begin("attach", run, env=storage)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from cloud_tpu_emulator.daemon import control
 from tests import ROOT
 from tests.cluster.gke_fixture import Gke
 from tests.programs_fixture import needs_xla
@@ -31,19 +30,15 @@ def losses(directory: Path) -> list[Any]:
 
 
 def test_two_pods_train_with_the_losses_of_the_same_job_on_a_slice(gke: Gke) -> None:
-    storage = control.ensure_running(gke.emulator_directory).url
-    try:
-        on_cluster, on_slice = train_on_cluster(gke, storage), train_on_slice(gke)
-    finally:
-        control.stop(gke.emulator_directory)
+    on_cluster, on_slice = train_on_cluster(gke), train_on_slice(gke)
     assert len(losses(on_cluster)) > 2 and losses(on_cluster) == losses(on_slice)
 
 
-def train_on_cluster(gke: Gke, storage: str) -> Path:
+def train_on_cluster(gke: Gke) -> Path:
     """Train on real images, which no ConfigMap holds, through Kueue."""
     job = mnist(cores=1) | {"bucket": "gs://my-bucket/runs"}
     job["gke"] |= {"namespace": gke.space, "queue": "tpu"}
-    env = {"STORAGE_EMULATOR_HOST": storage, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}  # pods install nothing here
+    env = {**gke.storage(), "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}  # pods install nothing here
     done = gke("run", gke.job(yaml.safe_dump(job), "mnist-gke.yaml"), env=env)
     assert done.returncode == 0, done.text
     directory = gke.directory_of_run()

@@ -10,26 +10,23 @@ KUBERNETES, JOBSET, KUEUE, ETCD = "v1.36.3", "v0.12.0", "v0.19.2", "v3.6.8"
 
 @dataclass(frozen=True)
 class Module:
-    """A Go module that holds main packages. `packages`: the last part of each path is the name of its binary."""
+    """A Go module that holds main packages. `packages`: by the name of the binary."""
 
     name: str
     version: str
-    packages: tuple[str, ...]
-    binaries: tuple[str, ...]
+    packages: dict[str, str]
     manifests: str = ""  # a kustomization in it, rendered into `<name>.yaml`
 
 
 # Kueue says which JobSet and Kubernetes it was built with; these are the newest that fit together.
+PARTS = ("apiserver", "controller-manager", "scheduler")
 MODULES = {
-    "etcd": Module("go.etcd.io/etcd/server/v3", ETCD, ("go.etcd.io/etcd/server/v3",), ("etcd",)),
+    "etcd": Module("go.etcd.io/etcd/server/v3", ETCD, {"etcd": "go.etcd.io/etcd/server/v3"}),
     "kubernetes": Module(
-        "k8s.io/kubernetes",
-        KUBERNETES,
-        tuple(f"k8s.io/kubernetes/cmd/kube-{part}" for part in ("apiserver", "controller-manager", "scheduler")),
-        ("kube-apiserver", "kube-controller-manager", "kube-scheduler"),
+        "k8s.io/kubernetes", KUBERNETES, {f"kube-{part}": f"k8s.io/kubernetes/cmd/kube-{part}" for part in PARTS}
     ),
-    "jobset": Module("sigs.k8s.io/jobset", JOBSET, ("sigs.k8s.io/jobset",), ("jobset",), "config"),
-    "kueue": Module("sigs.k8s.io/kueue", KUEUE, ("sigs.k8s.io/kueue/cmd/kueue",), ("kueue",), "config"),
+    "jobset": Module("sigs.k8s.io/jobset", JOBSET, {"jobset": "sigs.k8s.io/jobset"}, "config"),
+    "kueue": Module("sigs.k8s.io/kueue", KUEUE, {"kueue": "sigs.k8s.io/kueue/cmd/kueue"}, "config"),
 }
 
 
@@ -40,18 +37,11 @@ def cache() -> Path:
     return Path(place) / versions
 
 
-def wanted() -> tuple[str, ...]:
-    """Return the names of all files that a complete cache has."""
-    return tuple(
-        name
-        for label, module in MODULES.items()
-        for name in (*module.binaries, *((f"{label}.yaml",) if module.manifests else ()))
-    )
-
-
 def missing() -> tuple[str, ...]:
     """Return the names of the files that `make cluster` has still to make."""
-    return tuple(name for name in wanted() if not (cache() / name).is_file())
+    binaries = (name for module in MODULES.values() for name in module.packages)
+    wanted = (*binaries, *(f"{label}.yaml" for label, module in MODULES.items() if module.manifests))
+    return tuple(name for name in wanted if not (cache() / name).is_file())
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ class ControlPlane(CliGround):
         self.cli.let_go()
 
     def until_it_ends_by_itself(self) -> None:
-        self.cli.cluster.faults.supply(self.cli.space, idle_s=0)
+        self.cli.cluster.supply(self.cli.space, idle_s=0)
         until(lambda: not self.cli.cluster.nodes(self.cli.space), "the end of the bill")
 
     def published(self) -> str:

@@ -62,10 +62,9 @@ def type_problem(accelerator: str) -> str | None:
     near = ", ".join(gke.nearest(accelerator))
     advice = f"nearest: {near}" if near else "they look like v6e-16, v5p-8 or tpu7x-16"
     advice += "; `tpujob offers --on gke` lists them"
-    known = catalog.lookup(accelerator) is not None
-    return (
-        f"GKE has no {accelerator}; {advice}" if known else f"`{for_display(accelerator)}` is no type of GKE; {advice}"
-    )
+    if catalog.lookup(accelerator) is not None:
+        return f"GKE has no {accelerator}; {advice}"
+    return f"`{for_display(accelerator)}` is no type of GKE; {advice}"
 
 
 def section_problems(section: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

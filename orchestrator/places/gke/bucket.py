@@ -80,6 +80,5 @@ def starts(run: RunRecord) -> Starts | None:
 
 
 def _objects(timeout_s: float | None = None) -> Objects:
-    return google.objects.Objects(
-        emulator=os.environ.get(EMULATOR) or None, timeout_s=timeout_s or google.objects.TIMEOUT_S
-    )
+    emulator = os.environ.get(EMULATOR) or None
+    return google.objects.Objects(emulator=emulator, timeout_s=timeout_s or google.objects.TIMEOUT_S)

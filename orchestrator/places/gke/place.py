@@ -98,9 +98,8 @@ class Cluster(LeasedPlace):
         if wish.cloud_is_named:
             raise UserError(NO_CLOUD_OPTIONS)
         if wish.resume is not None:
-            raise UserError(
-                "--resume is for slices: a cluster starts a job again by itself, as often as `max_restarts` says"
-            )
+            text = "a cluster starts a job again by itself, as often as `max_restarts` says"
+            raise UserError(f"--resume is for slices: {text}")
         if wish.keep_s is not None:
             raise UserError("--keep holds a slice: on a cluster nothing is left to hold once the pods have ended")
         if spec.keep_on_failure is not None:

@@ -14,7 +14,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -257,17 +257,9 @@ def prepare(
     record = {"id": run, "name": str(spec.name), "job_path": path.name, "spec": told}
     request["record"] = {"run": record, "attempt": f"{run}-1"}  # for machines without the ledger
     program, upload = _program(spec, request, archive, {name: env[name] for name in sorted(hidden)})
-    job = ClusterJob(
-        name=node,
-        labels=manifest.labels_of(lease_id=lease_id, owner=desk.owner, name=spec.name, run=run),
-        target=shape.target,
-        slice=shape.slice,
-        slices=shape.slices,
-        capacity=shape.capacity,
-        deadlines=shape.deadlines,
-        program=program,
-    )
-    return Prepared(job, chosen, upload)
+    labels = manifest.labels_of(lease_id=lease_id, owner=desk.owner, name=spec.name, run=run)
+    asked = {each.name: getattr(shape, each.name) for each in fields(shape)}
+    return Prepared(ClusterJob(**asked, name=node, labels=labels, program=program), chosen, upload)
 
 
 # Readers differ in what is a number (`1e3`, `0x1f`, `1_000`, `12:30`) or a truth value (`y`, `on`): such text is quoted.

@@ -61,9 +61,8 @@ def verdict(lease: Lease, status: FleetStatus, run: str) -> TpujobError | None:
             return DeadlineExceeded(f"the job reached {LIMIT} and was stopped", hint=f"raise {LIMIT}")
         case "setup":
             rc = PayloadFailed.MOST if first.rc is None else first.rc
-            return PayloadFailed(
-                f"the setup failed on worker{first.index} with code {rc}", rc=rc, hint=hint, workers=ends
-            )
+            text = f"the setup failed on worker{first.index} with code {rc}"
+            return PayloadFailed(text, rc=rc, hint=hint, workers=ends)
         case "stalled":
             return SliceLost("the job printed nothing for `limits.stall` and was stopped", reason="hung")
         case "OOMKilled":
@@ -72,9 +71,8 @@ def verdict(lease: Lease, status: FleetStatus, run: str) -> TpujobError | None:
         case "restarts":
             return Preempted(f"{lease.name.node} was taken away: {first.detail}")
         case "failed" | "ContainerCannotRun" | "StartError":
-            return SliceLost(
-                f"worker{first.index} could not begin the job: {_why(first)}", reason="not-begun", hint=hint
-            )
+            text = f"worker{first.index} could not begin the job: {_why(first)}"
+            return SliceLost(text, reason="not-begun", hint=hint)
         case why:
             lost = Preempted if why in TAKEN else SliceLost
             return lost(f"worker{first.index} of {lease.name.node} was lost: {_why(first)}")
@@ -167,9 +165,8 @@ class ClusterStay(LeasedStay):
         give_up_at = min((longest or lease.deadline) + capabilities.timings.provision_s, lease.deadline)
         known, known_at, since = "", began, began
         for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
-            state = await self._look(
-                attempt, lease, (ready_by, again_by), known if await Now() - known_at < RECENT_S else ""
-            )
+            recent = known if await Now() - known_at < RECENT_S else ""
+            state = await self._look(attempt, lease, (ready_by, again_by), recent)
             if state is None:
                 break
             now = await Now()
@@ -210,9 +207,8 @@ class ClusterStay(LeasedStay):
         if view.state is SliceState.TOMBSTONE:
             self.seen.over = True
             if before and isinstance(view.error, errors.SliceLost) and view.error.reason == AT_LIMIT:
-                raise errors.CapacityError(
-                    f"{lease.name.node} did not start in time, and the cluster ended it: it was {before}"
-                )
+                text = f"{lease.name.node} did not start in time, and the cluster ended it: it was {before}"
+                raise errors.CapacityError(text)
             raise view.error or errors.Preempted(f"{lease.name.node} was taken away ({view.native_state})")
         now = await Now()
         if view.state is SliceState.READY and self.starts is not None:
@@ -235,9 +231,8 @@ class ClusterStay(LeasedStay):
                 raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
             return None
         if (ready_by := by[view.ran]) is not None and asked_at >= ready_by:
-            raise errors.CapacityError(
-                f"{lease.name.node} was not admitted, or not all of its pods ran, in time: it is still {view.native_state}"
-            )
+            text = f"was not admitted, or not all of its pods ran, in time: it is still {view.native_state}"
+            raise errors.CapacityError(f"{lease.name.node} {text}")
         return view.native_state
 
     async def _note(self, attempt: Attempt, nodes: tuple[str, ...]) -> None:

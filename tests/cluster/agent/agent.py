@@ -1,13 +1,14 @@
 """The node agent: everything that is not a program of the control plane, in one event loop, and the port that tests talk to."""
 
 import asyncio
+import random
 from collections.abc import Callable
 
 from aiohttp import web
 
 from tests.cluster.agent.api import Api
 from tests.cluster.agent.faults import Faults, Gate, Way
-from tests.cluster.agent.kubelet import Kubelet, pick_base
+from tests.cluster.agent.kubelet import Kubelet
 from tests.cluster.agent.kubelet_server import KubeletServer
 from tests.cluster.agent.nodes import Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
@@ -19,7 +20,7 @@ class Agent:
     """Nodes, pods and faults of one cluster."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        self._plane, base = plane, pick_base()
+        self._plane, base = plane, random.SystemRandom().randrange(16, 127)  # of addresses: two clusters rarely meet
         self._api, self._gates = Api(plane.url, plane.admin_tls()), dict[int, Gate]()
         self._server = KubeletServer(plane.authority)
         self._nodes = Nodes(self._api, base, self._server.listen)
@@ -58,7 +59,8 @@ class Agent:
             await asyncio.sleep(LOOK_S)
 
     async def _fault(self, request: web.Request) -> web.Response:
-        await self._faults.play(**await request.json())
+        said = await request.json()
+        await getattr(self._faults, f"play_{said.pop('kind')}")(**said)
         return web.json_response({})
 
     async def _gate(self, _: web.Request) -> web.Response:

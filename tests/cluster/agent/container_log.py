@@ -9,13 +9,8 @@ from tests.fakes.pods import NodeLog
 
 async def capture(stream: asyncio.StreamReader, log: NodeLog) -> None:
     """Write what comes on a pipe to the log, until the pipe ends."""
-    rest = b""
-    while data := await stream.read(65536):
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            log.write(line + b"\n")
-    if rest:
-        log.write(rest)
+    async for line in stream:
+        log.write(line)
     log.close()
 
 

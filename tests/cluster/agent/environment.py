@@ -14,8 +14,6 @@ from typing import Any
 from tests.cluster.agent.api import Api, Object, Refused
 from tests.cluster.agent.sandbox import Mount
 
-UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9}
-
 
 class NotThere(Exception):
     """A volume that cannot be made yet; the kubelet goes on trying."""
@@ -36,7 +34,7 @@ async def prepare(api: Api, pod: Object, directory: Path) -> list[Mount]:
 async def _volume(api: Api, pod: Object, volume: Object, place: Path) -> Mount:
     if (empty := volume.get("emptyDir")) is not None:
         if empty.get("medium") == "Memory":
-            return Mount("", None, size_bytes=size(empty["sizeLimit"]) if "sizeLimit" in empty else None)
+            return Mount("", None, size=empty.get("sizeLimit", "").removesuffix("i"))  # 1G of a tmpfs is 1 GiB
         place.mkdir(parents=True, exist_ok=True)
         place.chmod(0o777)
         return Mount("", place)
@@ -81,12 +79,6 @@ def field(pod: Object, path: str) -> str:
     for step in path.split("."):
         value = (value or {}).get(step)
     return "" if value is None else str(value)
-
-
-def size(text: str) -> int:
-    """Return a quantity in bytes."""
-    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", text).groups()  # type: ignore[union-attr]
-    return int(float(number) * UNITS[unit])
 
 
 TORCH = ("*xla*", "*torch*", "*jax*", "python:*", "*/python:*")  # names of images that can be pulled
@@ -136,9 +128,8 @@ async def variables(api: Api, pod: Object, image: Image) -> dict[str, str]:
     for source in container.get("envFrom") or ():
         found |= {name: content.decode() for name, content in (await _files(api, pod, source)).items()}
     for each in container.get("env") or ():
-        found[each["name"]] = (
-            each["value"] if "value" in each else field(pod, each["valueFrom"]["fieldRef"]["fieldPath"])
-        )
+        said = each.get("value")
+        found[each["name"]] = field(pod, each["valueFrom"]["fieldRef"]["fieldPath"]) if said is None else said
     return found
 
 

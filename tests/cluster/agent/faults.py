@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -12,6 +11,7 @@ from tests.cluster.agent.kubelet import Kubelet, Verdict
 from tests.cluster.agent.kubelet_server import KubeletServer
 from tests.cluster.agent.nodes import Nodes, Pools
 from tests.cluster.plane.control_plane import ControlPlane
+from tests.waiting import held_port
 
 
 class Way(StrEnum):
@@ -25,10 +25,8 @@ class Gate:
 
     def __init__(self, target: int) -> None:
         self.way, self._target = Way.OPEN, target
-        self._held = socket.socket()  # keeps the port while nothing listens on it
-        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held.bind(("127.0.0.1", 0))
-        self.port: int = self._held.getsockname()[1]
+        self._held = contextlib.ExitStack()
+        self.port = self._held.enter_context(held_port())  # also while nothing listens on it
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._moved = asyncio.Event()
@@ -90,10 +88,6 @@ class Faults:
     _pools: Pools
     _gates: dict[int, Gate]
 
-    async def play(self, kind: str, **said: Any) -> None:
-        """Play one."""
-        await getattr(self, f"play_{kind}")(**said)
-
     async def play_evicted(self, namespace: str, pod: str) -> None:
         """The kubelet evicts a pod, for memory of its node."""
         evicted = self._kubelet.find(namespace, pod)
@@ -102,7 +96,7 @@ class Faults:
 
     async def play_node_preempted(self, node: str) -> None:
         """A spot VM is taken: its pods get a short notice, then the VM and its Node object go."""
-        taken, pods = self._nodes[node], self._kubelet.of_node(node)
+        taken, pods = self._nodes.there[node], self._kubelet.of_node(node)
         for pod in pods:
             pod.end(Verdict(SHUTDOWN_GRACE_S, "Terminated", SHUTDOWN, disruption=BY_KUBELET))
         await asyncio.gather(*(pod.task for pod in pods if pod.task is not None))
@@ -110,7 +104,7 @@ class Faults:
 
     async def play_node_removed(self, node: str) -> None:
         """A VM and its Node object go without a notice, as a repair does it."""
-        gone = self._nodes[node]
+        gone = self._nodes.there[node]
         gone.alive = False
         for pod in self._kubelet.of_node(node):
             pod.end(Verdict(0, silent=True))
@@ -130,10 +124,6 @@ class Faults:
         """Of one user to the API server: open, closed or silent."""
         await self._gates[gate].turn(Way(way))
 
-    async def play_server_killed(self) -> None:
-        """The API server dies, for all."""
-        self._plane.children.kill("kube-apiserver")
-
-    async def play_server_started(self) -> None:
-        """It starts again."""
-        self._plane.children.again("kube-apiserver")
+    async def play_server_restarted(self) -> None:
+        """The API server dies, for all, and starts again."""
+        self._plane.children.restart("kube-apiserver")

@@ -6,7 +6,6 @@ or a fault takes its node or evicts it. Left out: probes; init containers, sidec
 
 import asyncio
 import contextlib
-import random
 import shutil
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ DEADLINE = ("DeadlineExceeded", "Pod was active on the node longer than the spec
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a pod ends before its container does. No `reason`: it was deleted. `silent`: its node is gone, nothing is said."""
+    """Why a pod ends. No `reason`: its container has ended, or it was deleted. `silent`: its node is gone, nothing is said."""
 
     grace_s: float
     reason: str = ""
@@ -49,10 +48,6 @@ class Running:
     task: asyncio.Task[None] | None = None
     waiting: str = "ContainerCreating"
     ended: bool = False
-
-    @property
-    def name(self) -> str:
-        return str(self.pod["metadata"]["name"])
 
     def end(self, verdict: Verdict) -> None:
         if not self.verdict.done():
@@ -84,11 +79,11 @@ class Kubelet:
         return [each for each in self.running.values() if each.pod["spec"].get("nodeName") == name]
 
     def find(self, namespace: str, name: str) -> Running | None:
-        wanted = (namespace, name)
-        return next((e for e in self.running.values() if (e.pod["metadata"]["namespace"], e.name) == wanted), None)
+        wanted = {"namespace": namespace, "name": name}.items()
+        return next((each for each in self.running.values() if each.pod["metadata"].items() >= wanted), None)
 
     def _notice(self, uid: str, pod: Object) -> None:
-        node = self._nodes.find(pod["spec"].get("nodeName", ""))
+        node = self._nodes.there.get(pod["spec"].get("nodeName"))
         if node is None or not node.alive:
             return
         running = self.running.get(uid)
@@ -150,8 +145,9 @@ class Kubelet:
         await self._say(running, "Running", {"running": {"startedAt": started}}, ready=True)
         exited = asyncio.ensure_future(sandbox.exit_code(running.process, container))
         await asyncio.wait({exited, running.verdict}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
-        verdict = None if exited.done() else running.verdict.result()
-        if verdict is not None:
+        verdict = Verdict(0)
+        if not exited.done():
+            verdict = running.verdict.result()
             await self._stop(running, verdict.grace_s, exited)
         code = await exited
         await captured
@@ -165,17 +161,15 @@ class Kubelet:
         if running.process.returncode is None:
             sandbox.kill(running.process)
 
-    async def _finish(self, running: Running, verdict: Verdict | None, terminated: Object | None) -> None:
+    async def _finish(self, running: Running, verdict: Verdict, terminated: Object | None) -> None:
         running.ended = True
         running.log.close()
         self._write_hosts(running.pod["metadata"]["namespace"])
-        if verdict is not None and verdict.silent:
+        if verdict.silent:
             return
-        failed = (verdict is not None and verdict.reason) or terminated is None or terminated["exitCode"] != 0
-        said: dict[str, Any] = (
-            {"reason": verdict.reason, "message": verdict.message} if verdict and verdict.reason else {}
-        )
-        if verdict and verdict.disruption:
+        failed = verdict.reason or terminated is None or terminated["exitCode"] != 0
+        said: Object = {"reason": verdict.reason, "message": verdict.message} if verdict.reason else {}
+        if verdict.disruption:
             said["conditions"] = [_condition("DisruptionTarget", True, verdict.disruption, verdict.message)]
         state = {"terminated": terminated} if terminated else {"waiting": {"reason": running.waiting}}
         await self._say(running, "Failed" if failed else "Succeeded", state, **said)
@@ -253,14 +247,10 @@ class Kubelet:
 
     def _write_hosts(self, namespace: str) -> None:
         """Give every pod of a namespace the names of all that have an address, as the headless service of a JobSet does."""
-        here = [
-            e for e in self.running.values() if e.pod["metadata"]["namespace"] == namespace and e.directory.exists()
-        ]
-        named = [
-            environment.line(each.pod, each.address)
-            for each in here
-            if each.pod["spec"].get("subdomain") and not each.ended
-        ]
+        every = [each for each in self.running.values() if each.pod["metadata"]["namespace"] == namespace]
+        here = [each for each in every if each.directory.exists()]
+        met = [each for each in here if each.pod["spec"].get("subdomain") and not each.ended]
+        named = [environment.line(each.pod, each.address) for each in met]
         for each in here:
             own = f"127.0.0.1 localhost\n{each.address} {environment.hostname(each.pod)}\n"
             path = each.directory / "hosts"
@@ -269,16 +259,6 @@ class Kubelet:
                 file.truncate()
 
 
-def pick_base() -> int:
-    """Return the second number of the loopback addresses of one cluster, so that two clusters rarely meet."""
-    return random.SystemRandom().randrange(16, 127)
-
-
 def _condition(kind: str, is_true: bool, reason: str = "", message: str = "") -> Object:
-    return {
-        "type": kind,
-        "status": str(is_true),
-        "lastTransitionTime": timestamp(),
-        "reason": reason,
-        "message": message,
-    }
+    said = {"type": kind, "status": str(is_true), "reason": reason, "message": message}
+    return {**said, "lastTransitionTime": timestamp()}

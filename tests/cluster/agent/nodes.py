@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,41 +33,28 @@ class Nodes:
         self, api: Api, base: int, listen: Callable[[str, str], Awaitable[Callable[[], Awaitable[Any]]]]
     ) -> None:
         self._api, self._base, self._listen = api, base, listen
-        self._there: dict[str, Node] = {}
+        self.there: dict[str, Node] = {}
         self._made = 0
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(list(self._there.values()))
-
-    def __getitem__(self, name: str) -> Node:
-        return self._there[name]
-
-    def find(self, name: str | None) -> Node | None:
-        return self._there.get(name or "")
 
     async def make(self, name: str, form: gke.GkeSlice, labels: Mapping[str, str]) -> Node:
         """Create a virtual machine, and register its node."""
         self._made += 1
         address = f"127.{self._base}.0.{self._made % 250 + 1}"
         node = Node(name, address, await self._listen(name, address))
-        self._there[name] = node  # before it is registered: pods are bound to it as soon as it is
+        self.there[name] = node  # before it is registered: pods are bound to it as soon as it is
         taints = [{"key": gke.TPU, "value": "present", "effect": "NoSchedule"}]
         taints += [{"key": key, "value": "true", "effect": "NoSchedule"} for key in TAINTED if key in labels]
         has = {"cpu": "112", "memory": "192Gi", "pods": "110", gke.TPU: str(form.chips_per_host)}
-        status = {
-            "capacity": has,
-            "allocatable": has,
-            "conditions": [_ready()],
-            "addresses": [{"type": "InternalIP", "address": address}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-        }
+        status = {"capacity": has, "allocatable": has, "conditions": [_ready()]}
+        status |= {"addresses": [{"type": "InternalIP", "address": address}]}
+        status |= {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}
         made = {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": status}
         await self._api.call("POST", "/api/v1/nodes", made)
         return node
 
     async def remove(self, node: Node) -> None:
         """Delete a virtual machine and its Node object."""
-        self._there.pop(node.name, None)
+        self.there.pop(node.name, None)
         node.alive = False
         await node.close()
         await self._api.call("DELETE", f"/api/v1/nodes/{node.name}")
@@ -76,7 +63,11 @@ class Nodes:
         """Say for ever that each node that lives is ready, also of one that counted as lost while the API server was away."""
         while True:
             ready = {"status": {"conditions": [_ready()]}}
-            calls = [self._api.call("PATCH", f"/api/v1/nodes/{each.name}/status", ready) for each in self if each.alive]
+            calls = [
+                self._api.call("PATCH", f"/api/v1/nodes/{each.name}/status", ready)
+                for each in self.there.values()
+                if each.alive
+            ]
             await asyncio.gather(*calls, return_exceptions=True)
             await asyncio.sleep(BEAT_S)
 
@@ -131,7 +122,7 @@ class Pools:
 
     def _forget_lost_nodes(self) -> None:
         for pool in list(self._pools.values()):
-            pool.nodes = [node for node in pool.nodes if self._nodes.find(node.name) is node]
+            pool.nodes = [node for node in pool.nodes if self._nodes.there.get(node.name) is node]
             if not pool.nodes:
                 del self._pools[pool.name]
 
@@ -160,10 +151,8 @@ class Pools:
 
     async def _scale_down(self, pods: list[Object]) -> None:
         busy = _busy(pods)
-        unbound = [
-            pod for pod in pods if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
-        ]
-        waiting = {_group(pod) for pod in unbound}
+        kept = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        waiting = {_group(pod) for pod in kept if not pod["spec"].get("nodeName")}
         for pool in list(self._pools.values()):
             in_use = any(node.name in busy for node in pool.nodes) or pool.wanted_by in waiting
             pool.idle_since = None if in_use else pool.idle_since or time.monotonic()

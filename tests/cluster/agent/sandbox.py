@@ -6,6 +6,7 @@ SIGTERM that it does not handle has no effect. util-linux does it; without root,
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 import shlex
@@ -14,26 +15,25 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from tests.cluster.plane.processes import end_with_parent
+from tests.waiting import ran
 
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "lib32", "etc", "sys")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 UNSHARE_CANNOT_SAY_KILLED = (
     b"sigprocmask"  # it means to end by the signal that ended its child, which SIGKILL does not let it
 )
-ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A directory or file of this machine that the container sees at `target`; a tmpfs of `size_bytes` without `source`."""
+    """A directory or file of this machine that the container sees at `target`; a tmpfs without `source`."""
 
     target: str
     source: Path | None = None
     read_only: bool = False
-    size_bytes: int | None = None
+    size: str = ""  # of a tmpfs
 
 
 @dataclass(frozen=True)
@@ -52,48 +52,30 @@ class Container:
 @functools.cache
 def how() -> tuple[str, ...] | None:
     """Return the words that make the namespaces here. None: this machine allows none."""
+    rootless = () if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user")  # forgets what was said before
     alone = ("unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child=KILL")
-    for words in (
-        *([(*ENDS_WITH_US, *alone)] if os.geteuid() == 0 else []),
-        ("unshare", "--user", "--map-root-user", *ENDS_WITH_US, *alone),  # entering it forgets what was said before
-    ):
-        try:
-            probe = "mount --make-rprivate / && mount -t tmpfs none /mnt && mount -t proc proc /proc && hostname probe"
-            done = subprocess.run(
-                [*words, "sh", "-c", probe], stdin=subprocess.DEVNULL, capture_output=True, check=False
-            )
-        except FileNotFoundError:
-            return None
-        if done.returncode == 0:
-            return words
+    words = (*rootless, "setpriv", "--pdeathsig", "KILL", *alone)
+    probe = "mount --make-rprivate / && mount -t tmpfs none /mnt && mount -t proc proc /proc && hostname probe"
+    with contextlib.suppress(FileNotFoundError):
+        return words if ran([*words, "sh", "-c", probe], stdin=subprocess.DEVNULL).returncode == 0 else None
     return None
 
 
 async def start(container: Container) -> asyncio.subprocess.Process:
     """Start it, with its stdout and stderr in one pipe. It ends with this process."""
     words = how()
-    if words is None:
-        raise RuntimeError("this machine lets no process have namespaces of its own")
+    assert words is not None, "there is no cluster on such a machine"
     with container.said.open("wb") as said:
-        return await _start(words, container, said)
-
-
-async def _start(words: Sequence[str], container: Container, said: IO[bytes]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *words,
-        "sh",
-        "-c",
-        _script(container),
-        "sh",
-        *container.words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=said,
-        env=container.env,
-        start_new_session=True,
-        preexec_fn=end_with_parent,
-        limit=2**20,
-    )
+        return await asyncio.create_subprocess_exec(
+            *(*words, "sh", "-c", _script(container), "sh", *container.words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=said,
+            env=container.env,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+            limit=2**26,  # of a line
+        )
 
 
 async def exit_code(process: asyncio.subprocess.Process, container: Container) -> int:
@@ -106,28 +88,22 @@ async def exit_code(process: asyncio.subprocess.Process, container: Container) -
 
 def main_process(process: asyncio.subprocess.Process) -> int | None:
     """Return the container's process 1, by its number here. None: it has ended, or does not run yet."""
-    try:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    except OSError:
-        return None
-    return int(children[0]) if children else None
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    return None
 
 
 def terminate(process: asyncio.subprocess.Process) -> None:
     """SIGTERM to the main process alone, as a container runtime sends it."""
     if (number := main_process(process)) is not None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGTERM)
-        except ProcessLookupError:
-            return
 
 
 def kill(process: asyncio.subprocess.Process) -> None:
     """End every process of it at once."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(main_process(process) or process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _script(container: Container) -> str:
@@ -139,8 +115,6 @@ def _script(container: Container) -> str:
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
         "mount --make-rprivate /",
         f"hostname {shlex.quote(container.hostname)}",
-    ]
-    lines += [
         f"mount -t tmpfs -o mode=755 none {root}",
         f"cd {root}",
         "mkdir proc dev tmp root run var home old",
@@ -169,7 +143,7 @@ def _script(container: Container) -> str:
 def _bound(mount: Mount) -> list[str]:
     target = shlex.quote(mount.target.lstrip("/"))
     if mount.source is None:
-        size = f" -o size={mount.size_bytes}" if mount.size_bytes else ""
+        size = f" -o size={mount.size}" if mount.size else ""
         return [f"mkdir -p {target}", f"mount -t tmpfs{size} none {target}"]
     parent, source = shlex.quote(str(Path(mount.target.lstrip("/")).parent)), shlex.quote(str(mount.source))
     there = f"mkdir -p {target}" if mount.source.is_dir() else f"mkdir -p {parent}; [ -e {target} ] || touch {target}"

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import requests
+import httpx2
 import yaml
 
-from tests.cluster.kubectl import kubectl
+from tests.cluster.kubectl import kubectl, written
 from tests.cluster.plane import processes
 from tests.cluster.plane.processes import Authority, Children, free_ports
 from tests.cluster.versions import cache
@@ -54,16 +54,15 @@ class ControlPlane:
         self.directory = directory
         self.authority = Authority(directory / "certificates")
         self.children = Children(directory / "logs")
-        self.audit_log = directory / "logs" / "audit.log"
         self._etcd, self._etcd_peer, self.port, *self._ports = free_ports(9)
         self._of_controllers = {"jobset": self._ports[2:4], "kueue": self._ports[4:6]}  # webhook, health
         self.url = f"https://127.0.0.1:{self.port}"
         self._admin = self.authority.issue(ADMIN, ["system:masters"])
         self._serving = self.authority.issue("servers", addresses=["127.0.0.1"])
+        self._signing = self.authority.issue("service-accounts")
         self._tls = (f"--tls-cert-file={self._serving.certificate}", f"--tls-private-key-file={self._serving.key}")
         self.admin = self.kubeconfig(directory / "admin.kubeconfig", ADMIN)
-        self._session = requests.Session()
-        self._session.verify, self._session.trust_env = str(self.authority.certificate), False
+        self._http = httpx2.Client(verify=self.admin_tls(), trust_env=False, timeout=60)
 
     def start(self) -> None:
         """Start everything, and return once the webhooks answer. Raises RuntimeError with the log of what failed."""
@@ -76,10 +75,10 @@ class ControlPlane:
         every = [document for documents in manifests.values() for document in documents]
         self.create([each for each in every if each["kind"] not in processes.LEFT_OUT])
         kubectl(self.admin, "wait", "--for=condition=Established", "crds", "--all", "--timeout=180s")
-        keys = (f"--service-account-private-key-file={self._signing}", f"--root-ca-file={self.authority.certificate}")
-        accounts = (*keys, "--use-service-account-credentials=true")
+        accounts = (f"--service-account-private-key-file={self._signing.key}", "--use-service-account-credentials=true")
+        root = f"--root-ca-file={self.authority.certificate}"
         # It looks for new CRDs twice a minute only.
-        self._start_part("kube-controller-manager", self._ports[0], *accounts, *CONTROLLERS)
+        self._start_part("kube-controller-manager", self._ports[0], *accounts, root, *CONTROLLERS)
         self._start_part("kube-scheduler", self._ports[1])
         for name, documents in manifests.items():
             self._start_controller(name, documents)
@@ -99,29 +98,16 @@ class ControlPlane:
         cluster = {"server": url or self.url, "certificate-authority": str(self.authority.certificate)}
         keys = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
         context = {"cluster": "test", "user": user, "namespace": namespace}
-        path.touch(mode=0o600)
-        path.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "test", "cluster": cluster}],
-                    "users": [{"name": user, "user": keys}],
-                    "contexts": [{"name": "test", "context": context}],
-                    "current-context": "test",
-                }
-            )
-        )
-        return path
+        config: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": "test"}
+        config |= {"clusters": [{"name": "test", "cluster": cluster}], "users": [{"name": user, "user": keys}]}
+        config |= {"contexts": [{"name": "test", "context": context}]}
+        return written(path, config)
 
     def admin_tls(self) -> ssl.SSLContext:
         """Return a client context of the administrator, which the node agent is."""
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
         context.load_cert_chain(self._admin.certificate, self._admin.key)
         return context
-
-    def close(self) -> None:
-        self.children.close()
 
     def _start(self, name: str, flags: Sequence[str | Path]) -> None:
         self.children.start(name, [cache() / name, *flags])
@@ -141,7 +127,6 @@ class ControlPlane:
         policy = self.directory / "audit.yaml"
         policy.write_text(yaml.safe_dump(AUDIT))
         to_nodes = self.authority.issue("kube-apiserver-kubelet-client", ["system:masters"])
-        signing = self._signing = self.authority.service_account_key()
         self._start(
             "kube-apiserver",
             [
@@ -151,9 +136,11 @@ class ControlPlane:
                 f"--kubelet-certificate-authority={self.authority.certificate}",
                 f"--kubelet-client-certificate={to_nodes.certificate}", f"--kubelet-client-key={to_nodes.key}",
                 "--kubelet-preferred-address-types=InternalIP",
-                f"--service-account-key-file={signing}", f"--service-account-signing-key-file={signing}",
+                f"--service-account-key-file={self._signing.certificate}",
+                f"--service-account-signing-key-file={self._signing.key}",
                 "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
-                f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--profiling=false", *SERVER,
+                f"--audit-policy-file={policy}", f"--audit-log-path={self.children.logs / 'audit.log'}",
+                "--profiling=false", *SERVER,
             ],
         )  # fmt: skip
 
@@ -181,6 +168,6 @@ class ControlPlane:
 
     def _is_ready(self, url: str) -> bool:
         self.children.check()
-        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
-            return self._session.get(f"{url}/readyz", timeout=60).status_code == 200
+        with contextlib.suppress(httpx2.TransportError):
+            return self._http.get(f"{url}/readyz").status_code == 200
         return False

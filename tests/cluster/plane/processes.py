@@ -3,12 +3,9 @@
 import base64
 import contextlib
 import ctypes
-import datetime
-import ipaddress
 import os
 import shlex
 import signal
-import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.cluster.versions import cache
+from tests.waiting import held_port, ran
 
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -35,11 +29,7 @@ def end_with_parent() -> None:
 def free_ports(count: int) -> list[int]:
     """Return ports of 127.0.0.1 that nothing listens on."""
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
+        return [stack.enter_context(held_port()) for _ in range(count)]
 
 
 class Children:
@@ -48,7 +38,6 @@ class Children:
     def __init__(self, logs: Path) -> None:
         logs.mkdir()
         self.logs = logs
-        self._down: set[str] = set()
         self._running: dict[str, tuple[subprocess.Popen[bytes], list[str], Mapping[str, str]]] = {}
 
     def start(self, name: str, words: Iterable[str | Path], env: Mapping[str, str] | None = None) -> None:
@@ -67,27 +56,20 @@ class Children:
             )
         self._running[name] = (process, line, env)
 
-    def kill(self, name: str) -> None:
-        """SIGKILL, and wait for its end."""
-        self._down.add(name)
-        process = self._running[name][0]
+    def restart(self, name: str) -> None:
+        """SIGKILL, and start it again with the same words once it has ended."""
+        process, words, env = self._running[name]
         process.kill()
         process.wait()
-
-    def again(self, name: str) -> None:
-        """Start it with the same words as before."""
-        _, words, env = self._running[name]
         self.start(name, words, env)
-        self._down.discard(name)
 
     def check(self) -> None:
         """Raise RuntimeError with the end of the log of a program that has ended by itself."""
         for name, (process, _, _) in self._running.items():
-            if name not in self._down and (code := process.poll()) is not None:
-                raise RuntimeError(f"{name} ended with {code}: {self.logs / f'{name}.log'}\n{self.tail(name)}")
-
-    def tail(self, name: str) -> str:
-        return "\n".join((self.logs / f"{name}.log").read_text(errors="replace").splitlines()[-15:])
+            if (code := process.poll()) is not None:
+                log = self.logs / f"{name}.log"
+                said = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+                raise RuntimeError(f"{name} ended with {code}: {log}\n{said}")
 
     def close(self) -> None:
         """End all of them."""
@@ -95,10 +77,6 @@ class Children:
             process.kill()
         for process, _, _ in self._running.values():
             process.wait()
-
-
-LIFE = datetime.timedelta(days=2)
-EARLY = datetime.timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -110,67 +88,31 @@ class Pair:
 
 
 class Authority:
-    """Signs for one cluster. Its files lie in a directory of the cluster, and end with it."""
+    """Signs for one cluster, with openssl. Its files lie in a directory of the cluster, and end with it."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700)
         self.directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("tpujob-test-cluster")
-        own = self._builder(self._name, self._key.public_key()).add_extension(
-            x509.BasicConstraints(True, 0), critical=True
-        )
-        self.certificate = directory / "ca.crt"
-        self.certificate.write_bytes(_pem(own.sign(self._key, hashes.SHA256())))
+        self._own = Pair(directory / "ca.crt", directory / "ca.key")
+        self.certificate = self._own.certificate
+        (directory / "openssl.cnf").write_text("[req]\ndistinguished_name = none\n[none]\n")  # not this machine's
+        self._make(self._own, "/CN=tpujob-test-cluster", "basicConstraints=critical,CA:true,pathlen:0")
 
     def issue(self, name: str, groups: Sequence[str] = (), addresses: Sequence[str] = (), folder: str = "") -> Pair:
         """Return files of a certificate for a user (its groups) or a server (its addresses), valid as both."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(_name(name, groups), key.public_key())
-        if addresses:
-            names = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-        signed = builder.add_extension(usage, critical=False).sign(self._key, hashes.SHA256())
         place = self.directory / (folder or name.replace(":", "-"))
         place.mkdir()
         pair = Pair(place / "tls.crt", place / "tls.key")
-        pair.certificate.write_bytes(_pem(signed))
-        _write_key(pair.key, key)
+        subject = "".join(f"/O={group}" for group in groups) + f"/CN={name}"
+        usage = ["extendedKeyUsage=serverAuth,clientAuth", *(f"subjectAltName=IP:{each}" for each in addresses)]
+        self._make(pair, subject, *usage, signer=("-CA", self._own.certificate, "-CAkey", self._own.key))
         return pair
 
-    def service_account_key(self) -> Path:
-        """Return the file of a key that signs the tokens of service accounts."""
-        path = self.directory / "service-accounts.key"
-        _write_key(path, rsa.generate_private_key(65537, 2048))
-        return path
-
-    def _builder(self, subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - EARLY)
-            .not_valid_after(now + LIFE)
-        )
-
-
-def _name(common: str, groups: Sequence[str] = ()) -> x509.Name:
-    organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    return x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
-    path.touch(mode=0o600)
-    form = serialization.PrivateFormat.TraditionalOpenSSL
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    def _make(self, pair: Pair, subject: str, *extensions: str, signer: Sequence[str | Path] = ()) -> None:
+        words = ["openssl", "req", "-x509", "-config", "openssl.cnf", "-days", "2", "-newkey", "ec"]
+        words += ["-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", subject, *map(str, signer)]
+        words += [word for each in extensions for word in ("-addext", each)]
+        ran([*words, "-keyout", pair.key, "-out", pair.certificate], check=True, cwd=self.directory)
 
 
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from orchestrator import errors
 from orchestrator.places.gke.api import refusals, views
@@ -47,7 +47,6 @@ RIGHTS = {
     "configmaps": ("create", "get", "delete"),
     "secrets": ("create", "get", "delete"),
 }
-_NO_SLICE = "a JobSet is no TPU VM: it cannot be started, stopped or labeled anew"
 
 
 class ClusterCloud:
@@ -84,9 +83,8 @@ class ClusterCloud:
                 return False
 
         with ThreadPoolExecutor(len(asked)) as pool:
-            missing = [
-                " ".join(right) for right, refused in zip(asked, pool.map(is_refused, asked), strict=True) if refused
-            ]
+            refused = pool.map(is_refused, asked)
+        missing = [" ".join(right) for right, is_so in zip(asked, refused, strict=True) if is_so]
         if missing:
             text = f"you may not {', '.join(missing)} in namespace {namespace} of {api.server}; nothing was created"
             raise errors.AuthError(text, hint="docs/gke.md has the Role that a run needs")
@@ -156,9 +154,7 @@ class ClusterCloud:
                 found += events(fields=f"involvedObject.kind=Pod,involvedObject.name={late}").items
             if len(pods) < views.pods_of(jobset) and not (views.is_suspended(jobset) and jobs):
                 warned = events(fields="type=Warning,involvedObject.kind!=Pod").items
-                found += [
-                    each for each in warned if f"{each['involvedObject'].get('name')}-".startswith(f"{name.node}-")
-                ]
+                found += (e for e in warned if f"{e['involvedObject'].get('name')}-".startswith(f"{name.node}-"))
         return tuple(found)
 
     def _workload(self, name: SliceName, jobset: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
@@ -223,9 +219,8 @@ class ClusterCloud:
         try:
             found = api.get(path_of("jobsets", name.zone, name.node))
             if _label(found, names.LEASE_ID) != _lease_of(name):
-                raise errors.WrongState(
-                    f"a JobSet named {name.node} exists that is not of this lease: it is not deleted"
-                )
+                text = f"a JobSet named {name.node} exists that is not of this lease: it is not deleted"
+                raise errors.WrongState(text)
             api.delete(path_of("jobsets", name.zone, name.node), views.uid_of(found))
             return Operation(f"jobset/{views.uid_of(found)}", done=False, verb="delete", target=name.node)
         except NotFound:
@@ -294,17 +289,10 @@ class ClusterCloud:
         rows = self.api(project).list("/api/v1/namespaces")
         return Listing(tuple(str(row["metadata"]["name"]) for row in rows.items), (), rows.server_now)
 
-    def start(self, name: SliceName) -> Operation:
-        raise errors.BadRequest(_NO_SLICE)
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise errors.BadRequest("a JobSet is no TPU VM: it cannot be started, stopped or labeled anew")
 
-    def stop(self, name: SliceName) -> Operation:
-        raise errors.BadRequest(_NO_SLICE)
-
-    def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
-        raise errors.BadRequest(_NO_SLICE)
-
-    def let_in(self, name: SliceName, user: str, public_line: str) -> bool | None:
-        raise errors.BadRequest(_NO_SLICE)
+    start = stop = set_labels = let_in = _refuse
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         url = f"https://{self.api(request.name.project).server}{path_of('jobsets', request.name.zone)}"

@@ -163,9 +163,8 @@ class KubeApi:
     def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Rows:
         """Return every object, from all pages of a consistent list. Without `contents` they have nothing but metadata."""
         items: list[dict[str, Any]] = []
-        query: dict[str, str] = {"limit": str(PAGE_ROWS)}
-        query |= {"labelSelector": labels} if labels else {}
-        query |= {"fieldSelector": fields} if fields else {}
+        asked = {"limit": str(PAGE_ROWS), "labelSelector": labels, "fieldSelector": fields}
+        query = {key: value for key, value in asked.items() if value}
         first: float | None = None
         for page in range(MAX_PAGES):
             response = self._ask("GET", path, query=query, headers={} if contents else {"Accept": METADATA_ONLY})
@@ -281,13 +280,10 @@ def path_of(kind: str, namespace: str, name: str = "", *, kueue: str = KUEUE[0])
 
 
 def _parsed(content: bytes, server: str) -> dict[str, Any]:
-    try:
-        found = json.loads(content)
-    except ValueError as error:
-        raise UnexpectedReply(f"{server} answered something that is not JSON", details=content[:500]) from error
-    if not isinstance(found, dict):
-        raise UnexpectedReply(f"{server} answered JSON that is not an object", details=content[:500])
-    return found
+    with contextlib.suppress(ValueError):
+        if isinstance(found := json.loads(content), dict):
+            return found
+    raise UnexpectedReply(f"{server} answered something that is no JSON object", details=content[:500])
 
 
 PATIENCE_S = 300.0  # with a refusal of what was allowed before

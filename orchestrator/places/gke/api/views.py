@@ -57,10 +57,11 @@ def slice_view(seen: Seen, name: SliceName) -> SliceView:
     # The control plane keeps its limits, and its pods have all that they need: no process here claims it.
     labels = {**texts(at(jobset, "metadata", "labels")), names.MODE: str(Mode.DETACHED)}
     life_s = number(annotations.get(LIFE))
-    deadline = created + life_s if created is not None and life_s else None
-    if deadline is not None and _ended(jobset):  # its results may be collected until it is deleted
-        deadline += number(at(jobset, "spec", "ttlSecondsAfterFinished"))
-    if deadline is not None:
+    deadline = None
+    if created is not None and life_s:
+        # Once it has ended, its results may be collected until it is deleted.
+        kept_s = number(at(jobset, "spec", "ttlSecondsAfterFinished")) if _ended(jobset) else 0
+        deadline = created + life_s + kept_s
         # The control plane ends it by then. No label holds a time, so that `export` and `run` make the same object.
         labels = {**labels, names.DEADLINE: str(int(deadline)), names.CLAIMED_UNTIL: str(int(deadline))}
     return SliceView(
@@ -215,18 +216,15 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
             lost = SliceLost(f"Kueue ended it: {over.get('message')}", reason="deadline")
             return SliceState.TOMBSTONE, str(over.get("reason")), lost
         if too_large := words.exceeds_quota(seen.workload):
-            return (
-                SliceState.TOMBSTONE,
-                "Suspended",
-                QuotaError(f"Kueue can never admit it: {too_large}", hint=words.RAISE),
-            )
+            never = QuotaError(f"Kueue can never admit it: {too_large}", hint=words.RAISE)
+            return SliceState.TOMBSTONE, "Suspended", never
         return SliceState.QUEUED, f"Suspended: {_unqueued(seen) or words.for_kueue(seen.workload, seen.unread)}", None
     started = [pod for pod in pods if pod.started_at is not None]
     if len(started) >= pods_of(jobset):
         return SliceState.READY, "Finished" if all(pod.phase.ended for pod in pods) else "Running", None
-    if condition(jobset, "Failed") is not None:
+    if has_failed(jobset):
         return _failed(seen, pods)
-    if condition(jobset, "Completed") is not None:
+    if ended:
         return SliceState.READY, "Completed", None
     return _waiting(seen, pods)
 
@@ -261,9 +259,8 @@ def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, Clou
     homeless = [pod for pod in pods if not pod.node]
     if homeless or len(pods) < total:
         why = words.for_nodes(next((pod.message for pod in homeless if pod.message), ""), seen.events)
-        late = (
-            f"{total - len(pods) + len(homeless)} of {total} pods have no node{f', {started} run' if started else ''}"
-        )
+        run = f", {started} run" if started else ""
+        late = f"{total - len(pods) + len(homeless)} of {total} pods have no node{run}"
         if seen.jobs is not None and not seen.jobs and not pods:
             late, why = "", why or words.NO_JOB
         return SliceState.CREATING, ": ".join(filter(None, (words.PENDING, late, why))), None

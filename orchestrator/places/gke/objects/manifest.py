@@ -55,15 +55,8 @@ def deadlines(
     """Return the deadlines of a job. `wait_s`: 0 for the default; `queued`: Kueue admits it; `starts`: of it, at most."""
     waits = wait_s or (DEFAULT_WAIT_S if queued else STARTS_WITHIN_S)
     job_s = max_duration_s + (STARTS_WITHIN_S if queued else max(waits, STARTS_WITHIN_S)) + grace_s - GRACE_S
-    return Deadlines(
-        waits,
-        max_duration_s,
-        max_duration_s + ENDS_WITHIN_S,
-        job_s,
-        linger_s or KEPT_S,
-        starts * (job_s + (waits if queued else 0.0)),
-        starts,
-    )
+    pod_s, life_s = max_duration_s + ENDS_WITHIN_S, starts * (job_s + (waits if queued else 0.0))
+    return Deadlines(waits, max_duration_s, pod_s, job_s, linger_s or KEPT_S, life_s, starts)
 
 
 MAX_BYTES = 1 << 20  # of a ConfigMap, and of a Secret: the API server refuses more
@@ -195,7 +188,6 @@ def _object(job: ClusterJob, version: str, kind: str, **fields: Any) -> dict[str
 
 def _jobset(job: ClusterJob) -> dict[str, Any]:
     made = _object(job, "jobset.x-k8s.io/v1alpha2", "JobSet")
-    where = nodes.placement(job.slice, job.capacity, job_s=job.deadlines.job_s)
     metadata, queue = made["metadata"], job.target.queue
     if queue is not None:
         metadata["labels"] |= {QUEUE: queue, MAX_EXEC_TIME: _whole(job.deadlines.starts * job.deadlines.job_s)}
@@ -204,8 +196,9 @@ def _jobset(job: ClusterJob) -> dict[str, Any]:
     metadata["annotations"] = {
         LIFE: _whole(job.deadlines.life_s),
         ACCELERATOR: job.slice.kind.name,
-        **where.annotations,
     }
+    if job.capacity.together:
+        metadata["annotations"][nodes.RUN_LIMIT] = _whole(min(job.deadlines.job_s, nodes.LONGEST_FLEX_S))
     if job.slice.hosts > 1:  # hosts of one slice are one node pool; a pool of single hosts is for many jobs
         metadata["annotations"][EXCLUSIVE] = NODE_POOL
     made["spec"] = {
@@ -214,7 +207,7 @@ def _jobset(job: ClusterJob) -> dict[str, Any]:
         "failurePolicy": _failure_policy(job.deadlines.starts - 1),
         "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},
         "replicatedJobs": [
-            {"name": SLICE, "replicas": job.slices, "template": {"metadata": _labeled(job), "spec": _job(job, where)}}
+            {"name": SLICE, "replicas": job.slices, "template": {"metadata": _labeled(job), "spec": _job(job)}}
         ],
     }
     return made
@@ -234,7 +227,7 @@ def _pod_failure_policy() -> dict[str, Any]:
     return {"rules": [{"action": "Count", "onPodConditions": taken}, {"action": "FailJob", "onExitCodes": own}]}
 
 
-def _job(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
+def _job(job: ClusterJob) -> dict[str, Any]:
     return {
         "parallelism": job.slice.hosts,
         "completions": job.slice.hosts,
@@ -242,13 +235,13 @@ def _job(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
         "backoffLimit": 0,
         **({"podFailurePolicy": _pod_failure_policy()} if job.deadlines.starts > 1 else {}),
         "activeDeadlineSeconds": int(job.deadlines.job_s),
-        "template": _pod_template(job, where),
+        "template": _pod_template(job),
     }
 
 
-def _pod_template(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
+def _pod_template(job: ClusterJob) -> dict[str, Any]:
     """The pod, with what `gke.pod` of the settings and then of the job make of it."""
-    pod = {"metadata": _labeled(job), **_pod(job, where)}
+    pod = {"metadata": _labeled(job), **_pod(job)}
     for fragment in job.target.pod:
         pod = pod_rules.merged(pod, fragment)
     if job.target.pod and (lacking := list(pod_rules.incomplete(pod))):
@@ -256,7 +249,7 @@ def _pod_template(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
     return {"metadata": pod.pop("metadata"), "spec": pod}
 
 
-def _pod(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
+def _pod(job: ClusterJob) -> dict[str, Any]:
     account = job.target.service_account
     return {
         "restartPolicy": "Never",  # left out, JobSet writes OnFailure
@@ -264,8 +257,7 @@ def _pod(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
         "activeDeadlineSeconds": int(job.deadlines.pod_s),
         **({} if account is None else {"serviceAccountName": account}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if job.target.host_network else {}),
-        "nodeSelector": dict(where.node_selector),
-        "tolerations": [dict(each) for each in where.tolerations],
+        **nodes.placement(job.slice, job.capacity),
         "containers": [_container(job)],
         "volumes": [
             {"name": "in", "configMap": {"name": job.name}},

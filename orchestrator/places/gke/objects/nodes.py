@@ -4,8 +4,8 @@ Nodes are the cluster's: they are named and watched, and never deleted here.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.capacity.provisioning import Provisioning
@@ -30,17 +30,8 @@ class Capacity:
         return self.provisioning is Provisioning.FLEX_START
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What a pod says of its node, and the JobSet of all of them."""
-
-    node_selector: Mapping[str, str]
-    tolerations: tuple[Mapping[str, Any], ...]
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-
-def placement(of: GkeSlice, capacity: Capacity, *, job_s: float) -> Placement:
-    """Return where the pods of a slice are to run. `job_s`: the deadline of the Job, for which its nodes are asked for.
+def placement(of: GkeSlice, capacity: Capacity) -> dict[str, Any]:
+    """Return what the pods of a slice say of their nodes.
 
     No node pool is named: the cluster has the choice, and a pool that is named would be scaled beyond its slice. The chips of
     a node tell the machine types of a topology apart. Node auto-provisioning reads and sets that label for TPUs, as it does not
@@ -52,20 +43,17 @@ def placement(of: GkeSlice, capacity: Capacity, *, job_s: float) -> Placement:
         gke.TOPOLOGY_LABEL: of.topology,
         gke.CHIPS_LABEL: str(of.chips_per_host),
     }
-    tolerations: list[Mapping[str, Any]] = [{"key": gke.TPU, "operator": "Exists", "effect": "NoSchedule"}]
-    annotations: dict[str, str] = {}
+    tolerations = [{"key": gke.TPU, "operator": "Exists", "effect": "NoSchedule"}]
     if key := _LABELS.get((capacity.provisioning, capacity.together)):
         selector[key] = "true"
         tolerations.append({"key": key, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
-    if key == gke.QUEUED_LABEL:
-        annotations[RUN_LIMIT] = str(min(int(job_s), LONGEST_FLEX_S))
     if capacity.reservation is not None:
         found = re.fullmatch(gke.RESERVATION, capacity.reservation)
         assert found is not None, "the rules of the job file have checked it"
         # Not reservation-affinity: with a name it is `specific` anyway, and pools that were made without it lack the label.
         parts = zip(gke.RESERVATION_LABELS, found.groups(), strict=True)
         selector |= {label: part for label, part in parts if part is not None}
-    return Placement(selector, tuple(tolerations), annotations)
+    return {"nodeSelector": selector, "tolerations": tolerations}
 
 
 _LABELS = {
