@@ -14,7 +14,7 @@ from orchestrator import errors
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TpujobError
 from orchestrator.hosts.fleet.effects import Connect, WaitForWorkers
 from orchestrator.hosts.fleet.follow import OWN_ENDS, WorkerStatus
-from orchestrator.places.gke.api.words import FAILED, PENDING, SILENT
+from orchestrator.places.gke.api.words import FAILED, NO_ROOM, PENDING, SILENT, TAKEN
 from orchestrator.places.gke.objects.nodes import NodeView, in_words
 from orchestrator.places.gke.starts import Start, Starts, shown
 from orchestrator.places.gke.traits import TRAITS
@@ -40,10 +40,6 @@ from orchestrator.traits import Traits
 if TYPE_CHECKING:
     from orchestrator.hosts.fleet.crew import Crew, FleetStatus
     from orchestrator.hosts.transfer.collect import CollectResult
-
-
-# Reasons of Kubernetes for pods that it takes away. What fails on the other pods is a consequence.
-TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown", "UnexpectedAdmissionError")
 
 
 def verdict(lease: Lease, status: FleetStatus, run: str) -> TpujobError | None:
@@ -79,8 +75,8 @@ def verdict(lease: Lease, status: FleetStatus, run: str) -> TpujobError | None:
 
 
 def _precedence(worker: WorkerStatus) -> int:
-    """What was taken away comes first. Once a job has failed on a pod, or is at its limit, the cluster stops the others."""
-    if worker.why in TAKEN:
+    """A pod that is taken away comes first: the others fail for want of it. What ends by itself has the others stopped."""
+    if worker.why.startswith((*TAKEN, *NO_ROOM)):
         return 0
     return 1 if worker.why in OWN_ENDS else 2 if worker.why == "deadline" else 3
 

@@ -32,7 +32,6 @@ MAX_EXECUTION = "MaximumExecutionTime"  # in the reason of a Workload that Kueue
 _POD_SPEC = ("template", "spec", "template", "spec")  # in a replicated Job
 SETTLES_S = 3.0  # until what refuses knows what was just made: Kueue looks up the owner of a Job in a cache
 PATIENCE_S = 180.0  # for a registry that fails otherwise, and for a Secret that the node does not see
-_TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "NodeAffinity", "OutOfcpu", "Shutdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,7 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
         return SliceState.DELETING, f"Deleting{left}{' held by finalizer ' + ', '.join(held) if held else ''}", None
     again = _may_start_again(jobset)
     pods = [pod_view(pod, hosts_of(jobset)) for pod in seen.pods if not again or _is_current(pod, jobset)]
-    if not again and (taken := next((pod for pod in pods if pod.reason in _TAKEN), None)) is not None:
+    if not again and (taken := next((pod for pod in pods if pod.reason in words.TAKEN), None)) is not None:
         text = f"worker{taken.worker} was taken away: {taken.reason}{': ' + taken.message if taken.message else ''}"
         return SliceState.TOMBSTONE, taken.reason, Preempted(text)
     ended = _ended(jobset)

@@ -17,6 +17,9 @@ _AUTOSCALER = ("NotTriggerScaleUp", "FailedScaleUp", "TriggeredScaleUp")
 PENDING, FAILED = "Pending", "Failed"  # what begins, or is, the state of a JobSet
 NO_JOB, NO_WORKLOAD = "JobSet has made no Job of it", "Kueue has made no Workload of it"
 SILENT = (NO_JOB, NO_WORKLOAD)  # states that are given up soon: the cluster tells the user no more
+# Reasons of Kubernetes for pods that it takes away, and how those for pods begin that a node refuses before they start.
+TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown")
+NO_ROOM = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError")
 RAISE = "its admin can raise the quota of the ClusterQueue"
 _TOO_LARGE = r"insufficient quota for [^,]*, [^,]*> maximum capacity \([^)]*\)"
 NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"

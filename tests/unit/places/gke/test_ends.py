@@ -132,6 +132,8 @@ LATE, TOO_LONG = ended(0, 124, "deadline", stopped=True), "the job reached limit
     ([ended(0, why="Evicted", detail="low on disk")], Preempted, 71, f"worker0 of {NODE} was lost: Evicted: low on disk"),
     # a pod that was taken away explains the failures of the others
     ([ended(0, 1), ended(1, why="Preempting")], Preempted, 71, f"worker1 of {NODE} was lost: Preempting"),
+    *(([ended(0, 1), ended(1, why=why)], SliceLost, 71, f"worker1 of {NODE} was lost: {why}")
+      for why in ("OutOfcpu", "OutOfgoogle.com/tpu", "NodeAffinity", "UnexpectedAdmissionError")),
     # one that the cluster stops beside one that has ended is not the cause, however early it is known
     *(([ended(0, why=why), replace(LATE, index=1)], DeadlineExceeded, 124, TOO_LONG) for why in ("stopped", "gone")),
     *(([ended(0, why="stopped"), ended(1, why=why, detail="no such file")], SliceLost, 71,

@@ -238,15 +238,15 @@ def test_a_container_that_cannot_start_ends_the_wait(reason: str, message: str, 
 LATE_JOB = with_condition("Job was active too long", "Failed", "True", reason="DeadlineExceeded")
 OVER = with_condition("too long", "Evicted", "True", reason="DeactivatedDueToMaximumExecutionTimeExceeded")
 LOST_JOB = with_condition("said why", "Failed", "True", reason="BackoffLimitExceeded")
-REFUSED = pod(1, reason="UnexpectedAdmissionError", message="no TPUs", phase="Failed")
+NO_ROOM = ("UnexpectedAdmissionError", "OutOfgoogle.com/tpu", "NodeAffinity")
 
 
 @pytest.mark.parametrize(("found", "more", "pods", "deadline", "words"), [
     (QUEUED, {"workload": OVER}, [], True, "too long"),
     (jobset(condition("Failed")), {"jobs": [LATE_JOB]}, [], True, "Job was active too long"),
     (jobset(condition("Failed", message="a job failed")), {"jobs": [LOST_JOB]}, [], False, "with their nodes: a job failed"),
-    (jobset(condition("Failed")), {}, [waiting(0), REFUSED], False,
-     "worker1 never started (UnexpectedAdmissionError): no TPUs"),
+    *((jobset(condition("Failed")), {}, [waiting(0), pod(1, reason=reason, message="no TPUs", phase="Failed")], False,
+       f"worker1 never started ({reason}): no TPUs") for reason in NO_ROOM),
 ])  # fmt: skip
 def test_a_jobset_that_ended_without_an_end_of_its_pods_is_lost_and_says_why(
     found: dict[str, Any], more: dict[str, Any], pods: list[dict[str, Any]], deadline: bool, words: str
