@@ -17,12 +17,16 @@ pytestmark = pytest.mark.cluster
 PATIENT = "trap '' TERM; echo begun; while :; do sleep 0.1; done"
 
 
+def kill_all_local(gke: Gke) -> None:
+    while found := gke.local():  # a process that was just being started is there only now
+        kill_all(found)
+
+
 def test_a_pod_whose_own_program_hangs_too_is_ended_by_the_control_plane(gke: Gke) -> None:
     gke.change("from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -45.0; m.GRACE_S = 1")
     gke.running(PATIENT, limits={"max_duration": "1m"})
     (pod,) = gke.pods()
-    while found := gke.local():  # a process that was just being started is there only now
-        kill_all(found)
+    kill_all_local(gke)
     programs = [each for each in psutil.process_iter() if is_of(each, pod["status"]["podIP"])]
     for each in programs:
         each.send_signal(signal.SIGSTOP)
@@ -76,10 +80,9 @@ def test_a_command_with_good_credentials_takes_over_from_a_guardian_whose_token_
 
 def test_gc_from_another_machine_deletes_what_waits_after_its_time(gke: Gke) -> None:
     """A JobSet that waits in its queue has no deadline that runs: gc goes by its annotation."""
-    gke.space = gke.cluster.namespace(quota=0)
-    command = gke.begin("run", gke.write("true", tpu={"wait": "5s"}, limits={"max_duration": "1m"}))
+    command = gke.begin("run", gke.write("true", queue="none", tpu={"wait": "5s"}, limits={"max_duration": "1m"}))
     until(gke.jobsets, "the JobSet")
-    command.process.kill()
+    kill_all_local(gke)
     command.process.wait()
     gke.env["TPUJOB_STATE_DIR"] = str(gke.directory / "another")
     gke.change("from orchestrator.promise.lease import periods as p; p.GOOGLE = p.Timings(margin_s=1.0)")
