@@ -42,13 +42,17 @@ class File(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The files of one worker at one moment. `step`: of its checkpoint, `metrics_step`: of its metrics, None where unknown."""
+    """The files of one worker at one moment. `step`: of its checkpoint, `metrics_step`: of its metrics, None where unknown.
+
+    `is_last`: its job was stopped before that, and it writes no other part.
+    """
 
     number: int
     at: float
     step: int | None
     metrics_step: int | None
     files: tuple[File, ...]
+    is_last: bool = False
 
     def text(self) -> bytes:
         """Return the content of its object."""
@@ -64,7 +68,8 @@ class Part(NamedTuple):
                 for path, size, sha256, pieces in found["files"]
             ]
             step, metrics_step = (_step(found[name]) for name in ("step", "metrics_step"))
-            return cls(int(found["number"]), float(found["at"]), step, metrics_step, tuple(files))
+            is_last = found.get("is_last") is True
+            return cls(int(found["number"]), float(found["at"]), step, metrics_step, tuple(files), is_last)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is no part of a copy: {error}") from error
 

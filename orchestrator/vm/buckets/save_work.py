@@ -2,6 +2,7 @@
 
 The script of a job with `bucket:` and `on_preemption: restart` runs this verb beside the job. It copies what changed, as often
 as `run` would copy it to its machine, and once more when the job is stopped. Worker 0 joins the parts of all workers to a copy.
+Workers are stopped one after the other, so worker 0 waits for the last parts of the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ QUICK = 10  # a copy is made so many times as often as a large one
 SHARE = 20  # it takes at most one part in so many of the time
 MOST_TORN = 3  # copies in a row that are given up because the job wrote to their files
 LAST_S = 20.0  # a job that is stopped with less time than that is not saved once more
+LOOK_S = 0.5  # for the last parts of other workers
 LEAST_S, SPARE_S = 5.0, 2.0  # of that time: for the last copy at least, and after it
 
 
@@ -62,7 +64,8 @@ class Saver:
         self.told = ""
         self.last = Part(0, 0.0, None, None, ())
         with contextlib.suppress(OSError, ValueError):
-            self.last = Part.of_text((Path(self.run_directory) / RESTORED_PART).read_bytes())._replace(number=0)
+            restored = Part.of_text((Path(self.run_directory) / RESTORED_PART).read_bytes())
+            self.last = restored._replace(number=0, is_last=False)
         # Pieces of the part that is being made, by the hash of their file and their index in it.
         self.sent: dict[tuple[str, int], str] = {}
         self.parts: dict[str, Part] = {}  # of this attempt, by name
@@ -75,14 +78,18 @@ class Saver:
         while not self.stopping.wait(pause_s):
             began = time.monotonic()
             with contextlib.suppress(Stopped):
-                self._try()
+                self._try(self.save)
             pause_s = min(max(SHARE * (time.monotonic() - began), every_s / QUICK), every_s)
         deadline = time.monotonic() + (self.phase.read("stop.json") or {}).get("grace_s", 0.0) - SPARE_S
         while phases.members(self.phase.dir) and time.monotonic() < deadline - LEAST_S:
             time.sleep(0.05)  # the job writes its last checkpoint
         self.ends_at, self.torn = deadline, MOST_TORN
         with contextlib.suppress(Stopped):
-            self._try()
+            self._try(self.save)
+            while not self.saved.worker and self._lacks_last():
+                self._look(0)
+                time.sleep(LOOK_S)
+                self._try(self._join)
 
     def stop(self) -> None:
         """End at once, unless the job was asked to stop and has time for another checkpoint."""
@@ -97,10 +104,10 @@ class Saver:
             return self.ends_at - time.monotonic()
         return 0.0 if self.stopping.is_set() else float("inf")
 
-    def _try(self) -> None:
+    def _try(self, save: Callable[[], None]) -> None:
         """Save once; say what keeps it from that, and when that has passed. Raises Superseded and Stopped."""
         try:
-            self.save()
+            save()
         except Superseded as error:
             say(f"the work is not saved any more: {error}")
             raise
@@ -167,9 +174,10 @@ class Saver:
         self.torn = 0
         files.update({path: before[path] for path in torn if path in before})  # a part of the new one may be missing
         ordered = tuple(files[path] for path in sorted(files))
-        if self.last.number and ordered == self.last.files:
+        is_last = self.ends_at is not None
+        if self.last.number and (ordered, is_last) == (self.last.files, self.last.is_last):
             return None
-        return Part(self.last.number + 1, at, self._step(files), self._metrics_step(files), ordered)
+        return Part(self.last.number + 1, at, self._step(files), self._metrics_step(files), ordered, is_last)
 
     def _send(self, file: File, place: Path) -> tuple[str, ...] | None:
         """Send the content of a file, without what an earlier try has sent. None: it is not what was hashed."""
@@ -231,6 +239,10 @@ class Saver:
         self._tell(f"the work is saved to {saved.url} from now on")
         self.kept = {name: self._known(name, sha256) for each in after.copies for name, sha256 in each.parts}
         self._tidy(parts)
+
+    def _lacks_last(self) -> bool:
+        """Return whether any worker has not written its last part, as far as this one knows."""
+        return len({self._worker_of(name) for name, part in self.parts.items() if part.is_last}) < self.saved.workers
 
     def _worker_of(self, name: str) -> int:
         return int(name[len(self.saved.place) :].partition("/")[0][len("worker") :])

@@ -1,6 +1,7 @@
 """What workers save to the bucket of their job, and fetch for the next attempt: on a bucket that is a dictionary."""
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from orchestrator.vm.buckets.manifest import Copy, File, Manifest, Part, Superse
 from orchestrator.vm.buckets.save_work import Saver
 from orchestrator.vm.buckets.saved import Saved
 from orchestrator.vm.files.phases import PhaseFiles
+from tests.waiting import HANG_S, until
 
 URL, TOP = "gs://b/runs/r/saved", "runs/r/saved/"
 EVERYTHING = {"patterns": [], "beside": 1_000_000}
@@ -298,6 +300,41 @@ def test_a_worker_without_a_step_goes_with_any_and_one_without_files_too(host: H
     first.checkpoint(20)
     first.saver.save()
     assert [(copy.step, copy.files) for copy in bucket.manifest.copies] == [(20, 1)]
+
+
+def stopped(host: Host, grace_s: float) -> threading.Thread:
+    """Let the saver of a job that was stopped make its last copy."""
+    (host.run / "main" / "stop.json").write_text(json.dumps({"grace_s": save_work.SPARE_S + grace_s}))
+    host.saver.stopping.set()
+    saving = threading.Thread(target=host.saver.run, args=(1.0,))
+    saving.start()
+    return saving
+
+
+def test_the_last_copy_has_the_last_part_of_each_worker_though_one_is_stopped_late(host: Hosts, bucket: Bucket) -> None:
+    first, second = (host(worker=index, workers=2) for index in range(2))
+    for each in (second, first):
+        each.write("work/count", "early")
+        each.saver.save()
+    first.write("work/count", "late")
+    joining = stopped(first, HANG_S)
+    until(lambda: any(part.is_last for part in first.saver.parts.values()), "the last part of the first worker")
+    stopped(second, HANG_S).join()  # whose job wrote nothing more
+    joining.join()
+    assert len(bucket.manifest.copies[0].parts) == 2 and all(
+        "000002" in name for name, _ in bucket.manifest.copies[0].parts
+    )
+    assert host(attempt=2, worker=0, workers=2).restore()["work/count"] == "late"
+    assert host(attempt=2, worker=1, workers=2).restore()["work/count"] == "early"
+
+
+def test_a_worker_that_is_gone_keeps_no_other_longer_than_its_time(host: Hosts, bucket: Bucket) -> None:
+    first, gone = (host(worker=index, workers=2) for index in range(2))
+    gone.write("work/count", "early")
+    gone.saver.save()
+    first.write("work/count", "late")
+    stopped(first, 1.0).join()
+    assert bucket.manifest.copies[0].files == 2
 
 
 def test_an_older_attempt_that_still_writes_changes_nothing_for_a_newer_one(host: Hosts, bucket: Bucket) -> None:
