@@ -201,7 +201,7 @@ def test_what_is_exported_is_taken_as_json_and_runs_and_its_comment_says_how_to_
     )
     found = world.export(text)
     cluster.kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(found.as_json()))
-    cluster.kubectl("apply", "--server-side", "-f", "-", given=str(found))
+    cluster.kubectl("create", "-f", "-", given=str(found))
     name = found.documents[0]["metadata"]["name"]
     assert ended(cluster, space, name)["type"] == "Completed"
     logs = "".join(map(cluster.logs, pods(cluster, space)))
@@ -243,6 +243,7 @@ def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: G
         env={"KUBECONFIG": str(user), "GREETING": "hello"},
         queue=own,
         tpu=job["tpu"],
+        gke={"pod": {"containers": [{"name": "job", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}},
     )
     assert done.returncode == 0, done.text
     results = [gke.directory_of_run() / f"worker{each}/artifacts/me" for each in range(4)]

@@ -319,7 +319,7 @@ def _comment(made: Prepared, spec: JobSpec, path: Path, *, with_secrets: bool) -
     lines = [
         f"The job {spec.name}{source} on {slices}: {job.pods} pod{'s'[: job.pods != 1]} on {of.machine_type}, "
         f"of topology {of.topology}.",
-        "Create it:  kubectl apply --server-side -f FILE   (a plain `apply` refuses large ConfigMaps)",
+        "Create it:  kubectl create -f FILE   (a plain `apply` refuses large ConfigMaps)",
         f"Delete it:  kubectl delete jobset,configmap,secret {where} -l {label}",
         "The JobSet deletes itself some time after its end; the others have no owner here, and stay until then.",
         f"Its pods run for {format_duration(job.deadlines.pod_s)} at most, and the cluster ends the job "

@@ -3,6 +3,7 @@
     PREFIX/RUN/saved/manifest.json                                which attempt writes here, and its last complete copies
     PREFIX/RUN/saved/<attempt>-<node>/worker<i>/<number>.json     a part: the files of one worker at one moment
     PREFIX/RUN/saved/<attempt>-<node>/worker<i>/<number>/<k>      a piece of a file
+    PREFIX/RUN/saved/<attempt>-<node>/worker<i>/<number>.last.json    the last part of a worker, whose job was stopped
 
 A name is used once, so nothing but the manifest ever changes. It is written last and names each part with its hash, and a part
 each file with its own: what is half written is in no copy. Each write of the manifest expects the generation that was read, and
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 SCHEMA = 1
 NAME = "manifest.json"
+LAST = ".last.json"
 KEPT = 2  # copies: the last one may turn out to be damaged
 CHECKPOINT = "artifacts/checkpoint.pt"  # of the built-in training
 
@@ -42,17 +44,13 @@ class File(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The files of one worker at one moment. `step`: of its checkpoint, `metrics_step`: of its metrics, None where unknown.
-
-    `is_last`: its job was stopped before that, and it writes no other part.
-    """
+    """The files of one worker at one moment. `step`: of its checkpoint, `metrics_step`: of its metrics, None where unknown."""
 
     number: int
     at: float
     step: int | None
     metrics_step: int | None
     files: tuple[File, ...]
-    is_last: bool = False
 
     def text(self) -> bytes:
         """Return the content of its object."""
@@ -68,8 +66,7 @@ class Part(NamedTuple):
                 for path, size, sha256, pieces in found["files"]
             ]
             step, metrics_step = (_step(found[name]) for name in ("step", "metrics_step"))
-            is_last = found.get("is_last") is True
-            return cls(int(found["number"]), float(found["at"]), step, metrics_step, tuple(files), is_last)
+            return cls(int(found["number"]), float(found["at"]), step, metrics_step, tuple(files))
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is no part of a copy: {error}") from error
 
@@ -146,12 +143,19 @@ def written(
 ) -> Manifest:
     """Return the manifest once this attempt has taken it over. Raises Superseded.
 
-    `copy`: a new one. `damaged`: one that cannot be used.
+    `copy`: a new one, unless another worker has joined newer parts. `damaged`: one that cannot be used.
     """
     if before is not None and (before.attempt, before.node) != (attempt, node) and before.attempt >= attempt:
         raise Superseded(f"attempt {before.attempt} of this run has begun, on {before.node}")
     copies = tuple(each for each in before.copies if each != damaged) if before is not None else ()
+    if copy is not None and copies and _place(copies[0]) == _place(copy) and copies[0].parts > copy.parts:
+        return Manifest(attempt, node, copies)
     return Manifest(attempt, node, (copy, *copies)[:KEPT] if copy is not None else copies)
+
+
+def _place(copy: Copy) -> str:
+    """Return what the names of its parts begin with: they are in order only within an attempt."""
+    return copy.parts[0][0].rpartition("/")[0] if copy.parts else ""
 
 
 def matching(parts: Sequence[Mapping[int, Part]]) -> list[Part] | None:

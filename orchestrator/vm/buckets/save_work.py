@@ -2,7 +2,7 @@
 
 The script of a job with `bucket:` and `on_preemption: restart` runs this verb beside the job. It copies what changed, as often
 as `run` would copy it to its machine, and once more when the job is stopped. Worker 0 joins the parts of all workers to a copy.
-Workers are stopped one after the other, so worker 0 waits for the last parts of the others.
+A cluster may stop workers one after the other, and worker 0 first: in the end, the one that is the last to save joins them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..files import pack, phases
 from ..files.phases import PhaseFiles
 from . import manifest
 from .data_objects import Source, check
-from .manifest import Copy, File, Part, Superseded
-from .saved import RESTORED_PART, Saved, explained, number_of, phase_of_job, say
+from .manifest import LAST, Copy, File, Part, Superseded
+from .saved import RESTORED_PART, Damaged, Saved, explained, number_of, phase_of_job, say
 
 PIECE_BYTES = 32 << 20  # what one request sends, and what a broken one sends again
 CHECKPOINT, METRICS = "artifacts/checkpoint.json", "artifacts/metrics.jsonl"
@@ -33,7 +33,7 @@ QUICK = 10  # a copy is made so many times as often as a large one
 SHARE = 20  # it takes at most one part in so many of the time
 MOST_TORN = 3  # copies in a row that are given up because the job wrote to their files
 LAST_S = 20.0  # a job that is stopped with less time than that is not saved once more
-LOOK_S = 0.5  # for the last parts of other workers
+LOOK_S = 0.5  # for the last parts of others
 LEAST_S, SPARE_S = 5.0, 2.0  # of that time: for the last copy at least, and after it
 
 
@@ -64,8 +64,7 @@ class Saver:
         self.told = ""
         self.last = Part(0, 0.0, None, None, ())
         with contextlib.suppress(OSError, ValueError):
-            restored = Part.of_text((Path(self.run_directory) / RESTORED_PART).read_bytes())
-            self.last = restored._replace(number=0, is_last=False)
+            self.last = Part.of_text((Path(self.run_directory) / RESTORED_PART).read_bytes())._replace(number=0)
         # Pieces of the part that is being made, by the hash of their file and their index in it.
         self.sent: dict[tuple[str, int], str] = {}
         self.parts: dict[str, Part] = {}  # of this attempt, by name
@@ -86,10 +85,7 @@ class Saver:
         self.ends_at, self.torn = deadline, MOST_TORN
         with contextlib.suppress(Stopped):
             self._try(self.save)
-            while not self.saved.worker and self._lacks_last():
-                self._look(0)
-                time.sleep(LOOK_S)
-                self._try(self._join)
+            self._try(self._join_last)
 
     def stop(self) -> None:
         """End at once, unless the job was asked to stop and has time for another checkpoint."""
@@ -128,10 +124,10 @@ class Saver:
         """Publish a part if anything has changed; on worker 0, write the manifest if parts of all workers belong together."""
         part = self._part()
         if part is not None:
-            name = self._name(part.number)
-            check(self.saved.source.put(self.saved.bucket, f"{name}.json", part.text()))
+            name = self._name(part.number) + (".json" if self.ends_at is None else LAST)
+            check(self.saved.source.put(self.saved.bucket, name, part.text()))
             self.last, self.sent = part, {}
-            self.parts[f"{name}.json"] = part
+            self.parts[name] = part
         if not self.saved.worker:
             self._join()
 
@@ -174,10 +170,9 @@ class Saver:
         self.torn = 0
         files.update({path: before[path] for path in torn if path in before})  # a part of the new one may be missing
         ordered = tuple(files[path] for path in sorted(files))
-        is_last = self.ends_at is not None
-        if self.last.number and (ordered, is_last) == (self.last.files, self.last.is_last):
+        if self.last.number and ordered == self.last.files and self.ends_at is None:
             return None
-        return Part(self.last.number + 1, at, self._step(files), self._metrics_step(files), ordered, is_last)
+        return Part(self.last.number + 1, at, self._step(files), self._metrics_step(files), ordered)
 
     def _send(self, file: File, place: Path) -> tuple[str, ...] | None:
         """Send the content of a file, without what an earlier try has sent. None: it is not what was hashed."""
@@ -221,7 +216,8 @@ class Saver:
             for row in saved.source.rows(saved.bucket, saved.place):
                 name = row["name"]
                 if name.endswith(".json") and name not in self.parts and name not in self.kept:
-                    self.parts[name] = saved.part(name)
+                    with contextlib.suppress(Damaged):  # gone, once newer ones were joined
+                        self.parts[name] = saved.part(name)
         of_workers: list[dict[int, Part]] = [{} for _ in range(saved.workers)]
         names = {}
         for name, part in self.parts.items():
@@ -236,13 +232,23 @@ class Saver:
             return
         after = saved.write(Copy.of(named))
         self.joined = named
+        if saved.worker:
+            return
         self._tell(f"the work is saved to {saved.url} from now on")
         self.kept = {name: self._known(name, sha256) for each in after.copies for name, sha256 in each.parts}
         self._tidy(parts)
 
-    def _lacks_last(self) -> bool:
-        """Return whether any worker has not written its last part, as far as this one knows."""
-        return len({self._worker_of(name) for name, part in self.parts.items() if part.is_last}) < self.saved.workers
+    def _join_last(self) -> None:
+        """Join the last parts of all workers, if this is the last one to save, or worker 0, which waits a little for others."""
+        waits_until = time.monotonic() + (0.0 if self.saved.worker else min(LEAST_S, self.left_s()))
+        while not (complete := self._are_all_last()) and time.monotonic() < waits_until:
+            time.sleep(LOOK_S)
+        if complete or not self.saved.worker:
+            self._join()
+
+    def _are_all_last(self) -> bool:
+        names = [row["name"] for row in self.saved.source.rows(self.saved.bucket, self.saved.place)]
+        return len({self._worker_of(name) for name in names if name.endswith(LAST)}) == self.saved.workers
 
     def _worker_of(self, name: str) -> int:
         return int(name[len(self.saved.place) :].partition("/")[0][len("worker") :])

@@ -15,7 +15,7 @@ from orchestrator.vm.buckets.manifest import Copy, File, Manifest, Part, Superse
 from orchestrator.vm.buckets.save_work import Saver
 from orchestrator.vm.buckets.saved import Saved
 from orchestrator.vm.files.phases import PhaseFiles
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S
 
 URL, TOP = "gs://b/runs/r/saved", "runs/r/saved/"
 EVERYTHING = {"patterns": [], "beside": 1_000_000}
@@ -302,39 +302,49 @@ def test_a_worker_without_a_step_goes_with_any_and_one_without_files_too(host: H
     assert [(copy.step, copy.files) for copy in bucket.manifest.copies] == [(20, 1)]
 
 
-def stopped(host: Host, grace_s: float) -> threading.Thread:
-    """Let the saver of a job that was stopped make its last copy."""
-    (host.run / "main" / "stop.json").write_text(json.dumps({"grace_s": save_work.SPARE_S + grace_s}))
+def stopped(host: Host) -> None:
+    """Let the saver of a job that is stopped make its last copy."""
+    (host.run / "main" / "stop.json").write_text(json.dumps({"grace_s": HANG_S}))
     host.saver.stopping.set()
-    saving = threading.Thread(target=host.saver.run, args=(1.0,))
-    saving.start()
-    return saving
+    host.saver.run(1.0)
 
 
-def test_the_last_copy_has_the_last_part_of_each_worker_though_one_is_stopped_late(host: Hosts, bucket: Bucket) -> None:
-    first, second = (host(worker=index, workers=2) for index in range(2))
-    for each in (second, first):
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_last_copy_has_the_last_part_of_each_worker_in_whatever_order_they_are_stopped(
+    host: Hosts, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(save_work, "LEAST_S", 0.0)  # the other one is stopped much later
+    hosts = [host(worker=index, workers=2) for index in range(2)]
+    for each in reversed(hosts):
         each.write("work/count", "early")
         each.saver.save()
-    first.write("work/count", "late")
-    joining = stopped(first, HANG_S)
-    until(lambda: any(part.is_last for part in first.saver.parts.values()), "the last part of the first worker")
-    stopped(second, HANG_S).join()  # whose job wrote nothing more
-    joining.join()
-    assert len(bucket.manifest.copies[0].parts) == 2 and all(
-        "000002" in name for name, _ in bucket.manifest.copies[0].parts
-    )
-    assert host(attempt=2, worker=0, workers=2).restore()["work/count"] == "late"
-    assert host(attempt=2, worker=1, workers=2).restore()["work/count"] == "early"
+    for index in order:
+        hosts[index].write("work/count", f"late {index}")
+        stopped(hosts[index])
+    assert all(name.endswith("000002.last.json") for name, _ in bucket.manifest.copies[0].parts)
+    found = [host(attempt=2, worker=index, workers=2).restore()["work/count"] for index in range(2)]
+    assert found == ["late 0", "late 1"]
 
 
-def test_a_worker_that_is_gone_keeps_no_other_longer_than_its_time(host: Hosts, bucket: Bucket) -> None:
-    first, gone = (host(worker=index, workers=2) for index in range(2))
-    gone.write("work/count", "early")
+def test_worker_0_waits_a_little_for_those_that_are_stopped_with_it(host: Hosts, bucket: Bucket) -> None:
+    first, second, gone = (host(worker=index, workers=3) for index in range(3))
     gone.saver.save()
-    first.write("work/count", "late")
-    stopped(first, 1.0).join()
-    assert bucket.manifest.copies[0].files == 2
+    other = threading.Timer(0.5, stopped, (second,))
+    other.start()
+    stopped(first)
+    other.join()
+    names = [name.rpartition("/")[2] for name, _ in bucket.manifest.copies[0].parts]
+    assert names == ["000001.last.json", "000001.last.json", "000001.json"]
+
+
+def test_a_copy_of_older_parts_does_not_take_the_place_of_a_newer_one_of_its_attempt() -> None:
+    older, newer, other = (
+        Copy(0.0, None, None, 0, 0, False, tuple((f"s/{at}-n/worker{each}/00000{number}.json", "") for each in (0, 1)))
+        for at, number in ((10, 1), (10, 2), (9, 5))
+    )
+    before = Manifest(10, "n", (newer, other))
+    assert manifest.written(before, 10, "n", older) == before
+    assert manifest.written(Manifest(9, "n", (other,)), 10, "n", older).copies == (older, other)
 
 
 def test_an_older_attempt_that_still_writes_changes_nothing_for_a_newer_one(host: Hosts, bucket: Bucket) -> None:

@@ -72,7 +72,7 @@ def export(
 ) -> None:
     """Print the objects that `run` would submit to a cluster: JobSet, ConfigMap and Secret. Creates nothing.
 
-    They work by themselves: `tpujob export job.yaml | kubectl apply --server-side -f -`. Each call makes new names. A job with
+    They work by themselves: `tpujob export job.yaml | kubectl create -f -`. Each call makes new names. A job with
     `on: tpu` is exported as one with `on: gke`; what a cluster cannot do is refused by name.
     """
     if to != "jobset":

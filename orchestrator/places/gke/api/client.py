@@ -16,6 +16,7 @@ from orchestrator.places.gke.api import refusals, views
 from orchestrator.places.gke.api.clusters import PLUGIN_S
 from orchestrator.places.gke.api.kube_api import KUEUE, KubeApi, NotFound, Rows, path_of
 from orchestrator.places.gke.api.pods import JobSetPods
+from orchestrator.places.gke.objects.manifest import QUEUE
 from orchestrator.places.gke.objects.nodes import NodeView
 from orchestrator.promise.lease import periods
 from orchestrator.promise.lease.cloud_api import (
@@ -31,6 +32,7 @@ from orchestrator.promise.lease.cloud_api import (
 from orchestrator.promise.lease.lease import SliceName
 from orchestrator.text import names
 
+JOB_UID = "kueue.x-k8s.io/job-uid"  # of a Workload
 OURS = f"{names.PREFIX}=1"
 NEED_NO_TPU = ("configmaps", "secrets")
 KINDS = ("jobsets", "jobs", "pods", "configmaps", "secrets")  # what a job makes, in the order of owners
@@ -133,7 +135,10 @@ class ClusterCloud:
             left = {kind: found for kind, found in self._left(name).items() if found}
             return views.leftovers_view(name, left, _lease_of(name)) if left else None
         pods = api.list(path_of("pods", name.zone), labels=_of_lease(name))
-        workload, unread = self._workload(name, jobset) if _label(jobset, "kueue.x-k8s.io/queue-name") else (None, "")
+        workload, unread = None, ""
+        if _label(jobset, QUEUE):
+            made, unread = self._workloads(name.project, name.zone, f"{JOB_UID}={views.uid_of(jobset)}")
+            workload = next(iter(made), None)
         failed = views.has_failed(jobset)
         jobs = api.list(path_of("jobs", name.zone), labels=_of_lease(name)).items if failed or not pods.items else None
         events = () if failed else self._events_about_waiting(name, jobset, pods.items, jobs)
@@ -157,18 +162,16 @@ class ClusterCloud:
                 found += (e for e in warned if f"{e['involvedObject'].get('name')}-".startswith(f"{name.node}-"))
         return tuple(found)
 
-    def _workload(self, name: SliceName, jobset: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
-        """The Workload that Kueue made for the JobSet, None if there is none; and why it cannot be read, else empty."""
-        api, made_for = self.api(name.project), f"kueue.x-k8s.io/job-uid={views.uid_of(jobset)}"
+    def _workloads(self, project: str, namespace: str, labels: str = "") -> tuple[Sequence[dict[str, Any]], str]:
+        """The Workloads that Kueue made, for JobSets and others; and why they cannot be read, else empty."""
         for version in KUEUE:
-            place = path_of("workloads", name.zone, kueue=version)
             try:
-                return next(iter(api.list(place, labels=made_for).items), None), ""
+                return self.api(project).list(path_of("workloads", namespace, kueue=version), labels=labels).items, ""
             except errors.AuthError as error:
-                return None, f"why may not be read: {error.message}"
+                return (), f"why may not be read: {error.message}"
             except (errors.BadRequest, NotFound):  # it does not serve this version
                 continue
-        return None, "the cluster does not know Workloads: is Kueue installed?"
+        return (), "the cluster does not know Workloads: is Kueue installed?"
 
     def _left(self, name: SliceName) -> dict[str, tuple[dict[str, Any], ...]]:
         """What carries the label of the lease though the JobSet is gone, by kind."""
@@ -199,10 +202,16 @@ class ClusterCloud:
         pods: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for pod in lists["pods"].items:
             pods.setdefault(_place(pod), []).append(pod)
+        rows: Sequence[dict[str, Any]] = ()
+        unread = ""
+        if any(views.is_suspended(jobset) and _label(jobset, QUEUE) for jobset in lists["jobsets"].items):
+            rows, unread = self._workloads(project, namespace)
+        workloads = {_label(row, JOB_UID): row for row in rows}
         for jobset in lists["jobsets"].items:
             place = _place(jobset)
             name = SliceName(project, place[0], str(jobset["metadata"]["name"]), queued=True)
-            seen = views.Seen(jobset, pods.get(place, []), server_now=lists["jobsets"].server_now)
+            workload, now = workloads.get(views.uid_of(jobset)), lists["jobsets"].server_now
+            seen = views.Seen(jobset, pods.get(place, []), workload=workload, unread=unread, server_now=now)
             found[place] = views.slice_view(seen, name)
         for kind in KINDS[1:]:
             for each in lists[kind].items:

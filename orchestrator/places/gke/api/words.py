@@ -20,8 +20,8 @@ SILENT = (NO_JOB, NO_WORKLOAD)  # states that are given up soon: the cluster tel
 # Reasons of Kubernetes for pods that it takes away, and how those for pods begin that a node refuses before they start.
 TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown")
 NO_ROOM = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError")
-RAISE = "its admin can raise the quota of the ClusterQueue"
-_TOO_LARGE = r"insufficient quota for [^,]*, [^,]*> maximum capacity \([^)]*\)"
+RAISE = "the admin of the cluster can give its ClusterQueue that quota"
+_NEVER = r"insufficient quota for [^,]*, [^,]*> maximum capacity \([^)]*\)|resource \S+ unavailable in ClusterQueue"
 NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"
 
 
@@ -38,10 +38,10 @@ def for_kueue(workload: Mapping[str, Any] | None, unread: str = "") -> str:
 
 
 def exceeds_quota(workload: Mapping[str, Any] | None) -> str:
-    """Return Kueue's words if each flavor that fits a job has less quota than it asks for, however free; else empty."""
+    """Return Kueue's words if no flavor that fits a job has a quota as large as it asks for, however free; else empty."""
     waits = condition(workload or {}, "QuotaReserved", "False") or {}
     message = _of_flavors(str(waits.get("message") or ""))
-    rest, found = re.subn(_TOO_LARGE, "", message.partition(": ")[2])  # before 0.19, the reason is that of any wait
+    rest, found = re.subn(_NEVER, "", message.partition(": ")[2])  # before 0.19, the reason is that of any wait
     return message if waits.get("reason") == "ExceedsMaxQuota" or (found and not rest.strip(", ")) else ""
 
 

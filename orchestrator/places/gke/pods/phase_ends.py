@@ -16,7 +16,7 @@ from orchestrator.places.gke.objects.pod_api import PodView
 from orchestrator.places.gke.pods.stream import PHASES
 from orchestrator.text import parsing
 
-DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"
+DEADLINE, DEADLINE_RC, STOPPED, GONE = "deadline", 124, "stopped", "gone"
 OUTSIDE = "its pod was deleted, or its node shuts down"  # no job, no program and no limit stopped it
 NO_REASONS = ("", "Error", "Completed")  # what Kubernetes says of a container that has ended by itself
 
@@ -48,11 +48,11 @@ def end_of(phase: str, said: Said, view: PodView | None, earlier: tuple[int | No
         return exited(rc, said)
     if rc and said.get("phase") in PHASES:
         return exited(rc, said, why="setup")
-    return _lost("gone", "its pod was deleted") if view is None else _lost(reason or "lost", view.message)
+    return _lost(GONE, "its pod was deleted") if view is None else _lost(reason or "lost", view.message)
 
 
 def _lost(why: str, detail: str) -> End:
-    return {"state": WorkerState.LOST, "why": why, "detail": detail}
+    return {"state": WorkerState.LOST, "why": why, "detail": detail, "stopped": why in (STOPPED, GONE)}
 
 
 def code_of(said: Said) -> int | None:

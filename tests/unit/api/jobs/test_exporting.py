@@ -179,7 +179,7 @@ def test_the_comment_says_how_to_create_and_to_delete_the_objects(world: World) 
     found = world.export(JOB)
     text = "\n".join(found.comment)
     assert f"kubectl delete jobset,configmap,secret -n default -l tpujob-run={found.run}" in text
-    assert "kubectl apply --server-side -f FILE" in text
+    assert "kubectl create -f FILE" in text
     assert all(line.startswith("#") for line in str(found).partition("---\n")[0].splitlines())
 
 

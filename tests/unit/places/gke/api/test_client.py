@@ -175,8 +175,9 @@ def test_a_workload_is_read_in_the_version_that_kueue_serves_and_one_that_cannot
     place = path_of("workloads", "team", "w", kueue="v1beta1")
     store.put(place, {"metadata": made, "status": {"conditions": [reserved]}})
     store.instead = lambda call: answer if where in str(call.url) else None
-    seen = seen_by(cloud)
-    assert seen.state is SliceState.QUEUED and said in seen.native_state
+    (row,) = cloud.list(NAME.project, "team").rows
+    for seen in (seen_by(cloud), row):
+        assert seen.state is SliceState.QUEUED and said in seen.native_state
 
 
 @pytest.mark.parametrize(("second", "about"), [

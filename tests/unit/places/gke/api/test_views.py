@@ -203,6 +203,7 @@ FULL_NOW = "insufficient unused quota for google.com/tpu in flavor spot, 4 more 
     (["insufficient quota for google.com/tpu in flavor v5e, request > maximum capacity (8 > 4)"], "Pending", True),
     ([MOST.format("v5e"), FULL_NOW], "Pending", False), ([FULL_NOW], "Pending", False),
     (["flavor v4 doesn't match node affinity"], "Pending", False),
+    (["resource memory unavailable in ClusterQueue"], "Pending", True),
 ])  # fmt: skip
 def test_a_request_larger_than_any_quota_is_never_admitted(clauses: list[str], reason: str, never: bool) -> None:
     message = f"couldn't assign flavors to pod set slice: {', '.join(clauses)}"

@@ -90,7 +90,9 @@ def test_a_job_is_stopped_with_grace_and_still_sends_its_results(
     end = seen.ended().workers[0]
     deadline = (WorkerState.EXITED, 124, True)
     assert end.why == why
-    assert (end.state, end.rc, end.stopped) == (deadline if why == "deadline" else (WorkerState.LOST, None, False))
+    assert (end.state, end.rc, end.stopped) == (
+        deadline if why == "deadline" else (WorkerState.LOST, None, why == "stopped")
+    )
     assert ("its pod was deleted" in end.detail) is (why == "stopped")
     assert not seen.collect().problems and seen.result("artifacts/step") == b"7\n"
     assert seen.log.startswith(b"up\n") and seen.log.endswith(b"saving\n")
