@@ -145,6 +145,10 @@ def uncollected_alert(outcome: Outcome) -> str:
         *([f"   missing     {more:,} more, which `tpujob show {run.id} --json` lists"] if more > 0 else []),
         f"   came        {len(collected.files):,} file{'s'[: len(collected.files) != 1]}",
     ]
+    if outcome.detached:  # the cluster keeps the logs of its pods
+        return "\n".join(
+            [*lines, f"   do now      `tpujob attach {run.id}` collects the rest, until {lease.name.node} is deleted"]
+        )
     if outcome.kept_until is None:
         return "\n".join([*lines, "   lost        its slice is not kept"])
     lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.kept_until)}, for {_bill(lease)}")

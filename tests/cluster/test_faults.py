@@ -22,7 +22,7 @@ def as_user(gke: Gke, *, without: str = "", add: Sequence[str] = ()) -> dict[str
     (rules,) = (each["rules"] for each in block("kind: ClusterQueue") if each["kind"] == "Role")
     kept = [each for each in rules if without not in each["resources"]]
     kept += [{"apiGroups": ["", "batch"], "resources": [*add, "none"], "verbs": ["create"]}]
-    return {"KUBECONFIG": str(gke.cluster.user(gke.space, kept))}
+    return {"KUBECONFIG": str(gke.way.user(gke.space, kept))}
 
 
 def no_jobs(gke: Gke) -> None:
@@ -165,6 +165,19 @@ def test_a_job_that_kueue_preempts_for_a_higher_priority_ends_with_71(gke: Gke) 
     done = gke.end(command)
     assert done.returncode == 71 and "Preempted" in done.stderr, done.text
     assert gke.left() == []
+
+
+def test_a_log_that_may_not_be_read_is_no_pod_that_sent_nothing_and_the_results_wait_in_it(gke: Gke) -> None:
+    run = gke.submit(f'{HOLD}echo small >"$TPUJOB_ARTIFACTS/small"')
+    until(gke.pods, "its pod")
+    gke.cluster.supply(gke.space, idle_s=600)
+    attached = gke.begin("attach", run, env=as_user(gke, without="pods/log"))
+    until(lambda: gke.let_go() or attached.ended, "the end of the job")
+    done = attached.end()
+    assert done.returncode == 65 and "could not be read" in done.stderr and gke.jobsets(), done.text
+    assert f"`tpujob attach {run}` collects the rest" in done.stderr
+    assert gke("attach", run).returncode == 0 and gke.left() == []
+    assert (gke.directory_of_run() / "worker0/artifacts/small").read_text() == "small\n"
 
 
 def test_a_log_that_is_cut_again_and_again_comes_back_whole(gke: Gke) -> None:

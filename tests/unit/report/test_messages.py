@@ -123,6 +123,9 @@ def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_wh
     *_, released = outcome_lines(outcome, result="", inside={}, usd=1.0)
     assert released == "released no: tpujob-owner0-0000000000 keeps the results until 1970-01-12 13:46:40Z"
     assert uncollected_alert(left(GOOGLE, None)).endswith("\n   lost        its slice is not kept")
+    assert "`tpujob attach r1` collects the rest, until" in uncollected_alert(
+        replace(left(GOOGLE, None), detached=True)
+    )
     assert "for about $9.60/h on Google Cloud; emulated, not billed" in uncollected_alert(left(LEASE, AT))
 
 
