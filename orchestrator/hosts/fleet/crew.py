@@ -102,8 +102,8 @@ class FleetStatus:
 
     @property
     def any_stopped(self) -> bool:
-        """Return whether the phase ended on a worker because it was asked to."""
-        return any(worker.stopped for worker in self.workers)
+        """Return whether the phase ended on a worker because it was asked to, as the worker itself says."""
+        return any(worker.stopped and worker.state is WorkerState.EXITED for worker in self.workers)
 
     @property
     def first_failed(self) -> WorkerStatus:

@@ -124,15 +124,19 @@ class Saver:
         """Publish a part if anything has changed; on worker 0, write the manifest if parts of all workers belong together."""
         part = self._part()
         if part is not None:
-            name = self._name(part.number) + (".json" if self.ends_at is None else LAST)
+            name = self._name() + (".json" if self.ends_at is None else LAST)
             check(self.saved.source.put(self.saved.bucket, name, part.text()))
             self.last, self.sent = part, {}
             self.parts[name] = part
         if not self.saved.worker:
             self._join()
 
-    def _name(self, number: int) -> str:
-        return f"{self.saved.place}worker{self.saved.worker}/{number:06d}"
+    def _number(self) -> int:
+        """Return the number of the next part. That before the last one may be there, though its answer never came."""
+        return self.last.number + (1 if self.ends_at is None else 2)
+
+    def _name(self) -> str:
+        return f"{self.saved.place}worker{self.saved.worker}/{self._number():06d}"
 
     def _look(self, count: int) -> None:
         if self.left_s() <= 0:
@@ -172,7 +176,7 @@ class Saver:
         ordered = tuple(files[path] for path in sorted(files))
         if self.last.number and ordered == self.last.files and self.ends_at is None:
             return None
-        return Part(self.last.number + 1, at, self._step(files), self._metrics_step(files), ordered)
+        return Part(self._number(), at, self._step(files), self._metrics_step(files), ordered)
 
     def _send(self, file: File, place: Path) -> tuple[str, ...] | None:
         """Send the content of a file, without what an earlier try has sent. None: it is not what was hashed."""
@@ -183,7 +187,7 @@ class Saver:
             digest.update(piece)
             key = (file.sha256, index)
             if key not in self.sent:
-                name = f"{self._name(self.last.number + 1)}/{file.sha256}.{index}"
+                name = f"{self._name()}/{file.sha256}.{index}"
                 check(self.saved.source.put(self.saved.bucket, name, piece))
                 self.sent[key] = name
             pieces.append(self.sent[key])
@@ -210,12 +214,17 @@ class Saver:
             return b""
 
     def _join(self) -> None:
-        """Write a copy of the newest parts that belong together into the manifest, and delete what no copy needs."""
+        """Write a copy of the newest parts that belong together into the manifest, and delete what no copy needs.
+
+        Only worker 0 knows which other parts are still there, so another one joins nothing but last parts.
+        """
         saved = self.saved
+        if saved.worker:
+            self.parts = {name: part for name, part in self.parts.items() if name.endswith(LAST)}
         if saved.workers > 1:
             for row in saved.source.rows(saved.bucket, saved.place):
-                name = row["name"]
-                if name.endswith(".json") and name not in self.parts and name not in self.kept:
+                name, end = row["name"], LAST if saved.worker else ".json"
+                if name.endswith(end) and name not in self.parts and name not in self.kept:
                     with contextlib.suppress(Damaged):  # gone, once newer ones were joined
                         self.parts[name] = saved.part(name)
         of_workers: list[dict[int, Part]] = [{} for _ in range(saved.workers)]
@@ -240,7 +249,9 @@ class Saver:
 
     def _join_last(self) -> None:
         """Join the last parts of all workers, if this is the last one to save, or worker 0, which waits a little for others."""
-        waits_until = time.monotonic() + (0.0 if self.saved.worker else min(LEAST_S, self.left_s()))
+        if self.saved.workers == 1:
+            return
+        waits_until = time.monotonic() + (0.0 if self.saved.worker else min(LEAST_S, self.left_s() - SPARE_S))
         while not (complete := self._are_all_last()) and time.monotonic() < waits_until:
             time.sleep(LOOK_S)
         if complete or not self.saved.worker:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.vm.buckets import manifest, restore_work, save_work
-from orchestrator.vm.buckets.data_objects import Changed, Source
+from orchestrator.vm.buckets.data_objects import Changed, Failed, Source
 from orchestrator.vm.buckets.manifest import Copy, File, Manifest, Part, Superseded
 from orchestrator.vm.buckets.save_work import Saver
 from orchestrator.vm.buckets.saved import Saved
@@ -321,7 +321,7 @@ def test_the_last_copy_has_the_last_part_of_each_worker_in_whatever_order_they_a
     for index in order:
         hosts[index].write("work/count", f"late {index}")
         stopped(hosts[index])
-    assert all(name.endswith("000002.last.json") for name, _ in bucket.manifest.copies[0].parts)
+    assert all(name.endswith("000003.last.json") for name, _ in bucket.manifest.copies[0].parts)
     found = [host(attempt=2, worker=index, workers=2).restore()["work/count"] for index in range(2)]
     assert found == ["late 0", "late 1"]
 
@@ -334,7 +334,46 @@ def test_worker_0_waits_a_little_for_those_that_are_stopped_with_it(host: Hosts,
     stopped(first)
     other.join()
     names = [name.rpartition("/")[2] for name, _ in bucket.manifest.copies[0].parts]
-    assert names == ["000001.last.json", "000001.last.json", "000001.json"]
+    assert names == ["000002.last.json", "000002.last.json", "000001.json"]
+
+
+def test_the_last_to_save_joins_nothing_but_last_parts(
+    host: Hosts, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know which others are there. What has no step would fit any."""
+    monkeypatch.setattr(save_work, "LEAST_S", 0.0)
+    first, second = (host(worker=index, workers=2) for index in range(2))
+    for step in (None, 100):
+        for each in (second, first):
+            each.write("work/count", f"at {step}") if step is None else each.checkpoint(step)
+            each.saver.save()
+    first.checkpoint(103)  # the other one waits for it, and is at 100
+    stopped(first)
+    stopped(second)
+    assert bucket.steps()[0] == 100
+    assert [host(attempt=2, worker=index, workers=2).restore()["artifacts/checkpoint.json"] for index in range(2)] == [
+        json.dumps({"step": 100})
+    ] * 2
+
+
+def test_a_part_that_arrived_without_an_answer_is_not_the_last_one(host: Hosts, bucket: Bucket) -> None:
+    first, second = (host(worker=index, workers=2) for index in range(2))
+    second.write("work/count", "early")
+    second.saver.save()
+
+    def put(name: str, content: bytes, generation: str | None) -> str | None:
+        Bucket.put(bucket, name, content, generation)
+        return "the answer was lost" if name.endswith("000002.json") else None
+
+    bucket.put = put  # type: ignore[method-assign]
+    second.write("work/count", "middle")
+    with pytest.raises(Failed, match="the answer was lost"):
+        second.saver.save()
+    first.saver.save()
+    second.write("work/count", "late")
+    stopped(second)
+    first.saver.save()  # and tidies
+    assert host(attempt=2, worker=1, workers=2).restore()["work/count"] == "late"
 
 
 def test_a_copy_of_older_parts_does_not_take_the_place_of_a_newer_one_of_its_attempt() -> None:

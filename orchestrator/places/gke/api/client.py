@@ -205,7 +205,10 @@ class ClusterCloud:
         rows: Sequence[dict[str, Any]] = ()
         unread = ""
         if any(views.is_suspended(jobset) and _label(jobset, QUEUE) for jobset in lists["jobsets"].items):
-            rows, unread = self._workloads(project, namespace)
+            try:
+                rows, unread = self._workloads(project, namespace)
+            except errors.CloudError as error:  # of Kueue alone: what there is has to be seen all the same
+                unread = f"why cannot be read: {error.message}"
         workloads = {_label(row, JOB_UID): row for row in rows}
         for jobset in lists["jobsets"].items:
             place = _place(jobset)

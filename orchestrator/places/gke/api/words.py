@@ -19,7 +19,7 @@ NO_JOB, NO_WORKLOAD = "JobSet has made no Job of it", "Kueue has made no Workloa
 SILENT = (NO_JOB, NO_WORKLOAD)  # states that are given up soon: the cluster tells the user no more
 # Reasons of Kubernetes for pods that it takes away, and how those for pods begin that a node refuses before they start.
 TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown")
-NO_ROOM = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError")
+NO_ROOM = ("OutOf", "NodeAffinity", "TopologyAffinityError", "UnexpectedAdmissionError")
 RAISE = "the admin of the cluster can give its ClusterQueue that quota"
 _NEVER = r"insufficient quota for [^,]*, [^,]*> maximum capacity \([^)]*\)|resource \S+ unavailable in ClusterQueue"
 NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"

@@ -133,7 +133,7 @@ LATE, TOO_LONG = ended(0, 124, "deadline", stopped=True), "the job reached limit
     # a pod that was taken away explains the failures of the others
     ([ended(0, 1), ended(1, why="Preempting")], Preempted, 71, f"worker1 of {NODE} was lost: Preempting"),
     *(([ended(0, 1), ended(1, why=why)], SliceLost, 71, f"worker1 of {NODE} was lost: {why}")
-      for why in ("OutOfcpu", "OutOfgoogle.com/tpu", "NodeAffinity", "UnexpectedAdmissionError")),
+      for why in ("OutOfcpu", "OutOfgoogle.com/tpu", "TopologyAffinityError", "UnexpectedAdmissionError")),
     # one that the cluster stops beside one that has ended is not the cause, however early it is known
     *(([ended(0, why=why), replace(LATE, index=1)], DeadlineExceeded, 124, TOO_LONG) for why in ("stopped", "gone")),
     *(([ended(0, why="stopped"), ended(1, why=why, detail="no such file")], SliceLost, 71,
@@ -153,6 +153,12 @@ def test_each_end_has_its_words_and_its_code(
 ])  # fmt: skip
 def test_the_jobs_own_code_is_left_to_the_job(workers: list[WorkerStatus]) -> None:
     assert verdict(LEASE, FleetStatus(tuple(workers)), "r1") is None
+
+
+def test_a_pod_that_the_cluster_stopped_is_waited_for_by_no_notice_of_a_vm() -> None:
+    """A spot slice publishes it after its worker has said that it was stopped; a pod that is gone says nothing."""
+    assert not FleetStatus((ended(0, why="stopped", stopped=True), ended(1, 1))).any_stopped
+    assert FleetStatus((LATE, ended(1, 1))).any_stopped
 
 
 def test_the_commands_name_namespace_lease_and_context() -> None:

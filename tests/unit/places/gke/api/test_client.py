@@ -180,6 +180,13 @@ def test_a_workload_is_read_in_the_version_that_kueue_serves_and_one_that_cannot
         assert seen.state is SliceState.QUEUED and said in seen.native_state
 
 
+def test_a_list_shows_what_waits_also_while_kueue_does_not_answer(cloud: ClusterCloud, store: Store) -> None:
+    store.put(PLACE, jobset(suspend=True, labels={**LABELS, "kueue.x-k8s.io/queue-name": "tpu"}))
+    store.instead = lambda call: httpx2.Response(503, text="no webhook") if "workloads" in str(call.url) else None
+    (row,) = cloud.list(NAME.project, "team").rows
+    assert row.state is SliceState.QUEUED and "why cannot be read" in row.native_state
+
+
 @pytest.mark.parametrize(("second", "about"), [
     (homeless(1), [f"involvedObject.kind=Pod,involvedObject.name={homeless(1)['metadata']['name']}"]),
     (running(1), []),
