@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import uuid
@@ -20,6 +22,7 @@ import psutil
 import pytest
 import yaml
 
+from orchestrator.places.gke.api.kube_api import path_of
 from tests import ROOT
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.nodes import OF_NAMESPACE
@@ -111,9 +114,18 @@ class Cluster:
         found = json.loads(done.stdout)
         return found["items"] if found["kind"] == "List" else found
 
+    def rows(self, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:
+        """Return what `get` returns of all of a kind, by name. It starts no program: tests ask again and again."""
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        where, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        tls = _tls(where["certificate-authority"], user["client-certificate"], user["client-key"])
+        url, asked = where["server"] + path_of(kind, namespace), {"labelSelector": labels}
+        answer = httpx2.get(url, params=asked, timeout=HANG_S, trust_env=False, verify=tls)
+        return sorted(answer.raise_for_status().json()["items"], key=lambda row: str(row["metadata"]["name"]))
+
     def nodes(self, namespace: str) -> list[dict[str, Any]]:
         """Return the nodes that were made for pods of a namespace: they bill while they are there."""
-        return list(self.get("nodes", "-l", f"{OF_NAMESPACE}={namespace}"))
+        return self.rows("nodes", "", f"{OF_NAMESPACE}={namespace}")
 
     def logs(self, pod: dict[str, Any], *words: str) -> str:
         return self.kubectl("logs", pod["metadata"]["name"], "-n", pod["metadata"]["namespace"], *words).stdout
@@ -163,6 +175,13 @@ class Cluster:
             for what in (("jobsets,jobs,pods,workloads", "-o", "wide"), ("events",)):
                 found.append(self.kubectl("get", *what, "-n", name, check=False).stdout)
         return "\n".join(found)
+
+
+@functools.cache
+def _tls(authority: str, certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority)
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 def post(agent: str, path: str, **body: Any) -> Any:

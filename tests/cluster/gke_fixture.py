@@ -19,7 +19,7 @@ from tests.cluster.fixture import Cluster, Started
 from tests.cluster.jobsets import IMAGE
 
 OURS = "tpujob=1"
-KINDS = "jobsets,jobs,pods,configmaps,secrets"
+KINDS = ("jobsets", "jobs", "pods", "configmaps", "secrets")
 WATCHES = "billed until the cluster deletes"  # what a command says of its nodes, once its JobSet is gone
 HOLD = "echo begun\nwhile [ ! -e /tpujob/run/go ]; do sleep 0.1; done\n"  # until `let_go`
 # The pods of a job meet at its coordinator, as in JAX: none ends before all have found it. In Python.
@@ -111,15 +111,15 @@ class Gke(Cli):
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of the namespace, ordered by name."""
-        return list(self.cluster.get("pods", "-n", self.space, "--sort-by=.metadata.name"))
+        return self.cluster.rows("pods", self.space)
 
     def jobsets(self) -> list[dict[str, Any]]:
-        return list(self.cluster.get("jobsets", "-n", self.space))
+        return self.cluster.rows("jobsets", self.space)
 
     def left(self) -> list[str]:
         """Return what there is of tpujob in the namespace."""
-        found = self.cluster.get(KINDS, "-n", self.space, "-l", OURS)
-        return [f"{each['kind']}/{each['metadata']['name']}" for each in found]
+        found = ((kind, each) for kind in KINDS for each in self.cluster.rows(kind, self.space, OURS))
+        return [f"{kind}/{each['metadata']['name']}" for kind, each in found]
 
     def directory_of_run(self) -> Path:
         (only,) = (self.directory / "runs").iterdir()

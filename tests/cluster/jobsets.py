@@ -37,9 +37,9 @@ def condition(found: dict[str, Any] | None, *kinds: str) -> dict[str, Any] | Non
     return next((each for each in conditions if each["type"] in kinds and each["status"] == "True"), None)
 
 
-def pods(cluster: Cluster, namespace: str, *words: str) -> list[dict[str, Any]]:
+def pods(cluster: Cluster, namespace: str, labels: str = "") -> list[dict[str, Any]]:
     """Return the pods, ordered by name."""
-    return list(cluster.get("pods", "-n", namespace, "--sort-by=.metadata.name", *words))
+    return cluster.rows("pods", namespace, labels)
 
 
 def running(cluster: Cluster, namespace: str, count: int = 2) -> list[dict[str, Any]]:

@@ -84,12 +84,12 @@ def test_what_cannot_be_had_ends_the_run_soon_in_the_words_of_what_refuses_it(
     if rule is not None:
         rule(gke)
     done = gke.run(HOLD, pods=2, env={} if rights is None else as_user(gke, **rights), **keys)
-    events = gke.cluster.get("events", "-n", gke.space)
+    events = gke.cluster.rows("events", gke.space)
     if rule is no_jobs and any(" not found" in each["message"] for each in events if each["reason"] == REASONS[1]):
         # Kueue's cache did not know the JobSet at the first try, and the event keeps the words of the first refusal.
         code, words = 69, "JobSet has made no Job of it"
     assert done.returncode == code and all(each in done.stderr for each in words.split(" … ")), done.text
-    assert len(gke.leases()) == made and gke.left() == [] == gke.cluster.get("workloads", "-n", gke.space)
+    assert len(gke.leases()) == made and gke.left() == [] == gke.cluster.rows("workloads", gke.space)
 
 
 def test_a_pod_that_runs_alone_waits_until_the_end_of_the_wait_and_says_for_what(gke: Gke) -> None:
@@ -193,7 +193,7 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(gke: Gke, way: str)
     command = gke.running(f"{HOLD}echo after")
     gke.way.turn(way)
     gke.let_go()
-    until(lambda: gke.cluster.get("jobs", "-n", gke.space)[0]["status"].get("succeeded"), "the end of the job")
+    until(lambda: gke.cluster.rows("jobs", gke.space)[0]["status"].get("succeeded"), "the end of the job")
     gke.way.turn("open")
     done = gke.end(command)
     assert done.returncode == 0 and "worker0 | after" in done.stdout, done.text

@@ -40,11 +40,11 @@ def test_the_deadline_of_a_job_counts_while_its_pods_are_pending_and_deletes_the
     cluster.supply(space, none_left=True)
     submit(cluster, space, jobset("j", "true"))
     until(lambda: pods(cluster, space), "its first pod")
-    (job,) = cluster.get("jobs", "-n", space)
+    (job,) = cluster.rows("jobs", space)
     limit = '{"spec":{"activeDeadlineSeconds":1}}'
     cluster.kubectl("patch", "job", job["metadata"]["name"], "-n", space, "--type=merge", "-p", limit)
     assert ended(cluster, space, "j")["type"] == "Failed"
-    (job,) = cluster.get("jobs", "-n", space)
+    (job,) = cluster.rows("jobs", space)
     assert (condition(job, "Failed") or {})["reason"] == "DeadlineExceeded"
     assert pods(cluster, space) == []
 
@@ -58,7 +58,7 @@ def test_the_longest_time_of_execution_suspends_a_jobset_for_good(cluster: Clust
     submit(cluster, space, document)
 
     def over() -> Any:
-        found = cluster.get("workloads", "-n", space)
+        found = cluster.rows("workloads", space)
         return found and condition(found[0], "Evicted") and found[0]
 
     workload = until(over, "the end of its time")

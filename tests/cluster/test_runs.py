@@ -64,7 +64,7 @@ def test_kubectl_shows_what_status_and_show_do(gke: Gke) -> None:
     node = shown["lease"]["node"]
     assert (listed["node"], listed["state"], listed["run"]) == (node, "Running", shown["run"])
     assert shown["lease"]["state"] == "ready"
-    (jobset,), (workload,), pods = gke.jobsets(), gke.cluster.get("workloads", "-n", gke.space), gke.pods()
+    (jobset,), (workload,), pods = gke.jobsets(), gke.cluster.rows("workloads", gke.space), gke.pods()
     assert jobset["metadata"]["name"] == workload["metadata"]["ownerReferences"][0]["name"] == node
     assert jobset["metadata"]["labels"]["tpujob-run"] == shown["run"]
     assert [pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] for pod in pods] == [node] * 2
