@@ -37,12 +37,15 @@ def condition(found: dict[str, Any] | None, *kinds: str) -> dict[str, Any] | Non
     return next((each for each in conditions if each["type"] in kinds and each["status"] == "True"), None)
 
 
-def pods(cluster: Cluster, namespace: str, labels: str = "") -> list[dict[str, Any]]:
+def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
     """Return the pods, ordered by name."""
-    return cluster.rows("pods", namespace, labels)
+    return cluster.rows("pods", namespace)
 
 
 def running(cluster: Cluster, namespace: str, count: int = 2) -> list[dict[str, Any]]:
     """Wait until so many pods run or have ended, and return them."""
-    wanted = "--field-selector=status.phase!=Pending"
-    return until(lambda: pods(cluster, namespace, wanted), "the pods to run", lambda found: len(found) == count)
+
+    def begun() -> list[dict[str, Any]]:
+        return [pod for pod in pods(cluster, namespace) if pod["status"]["phase"] != "Pending"]
+
+    return until(begun, "the pods to run", lambda found: len(found) == count)
