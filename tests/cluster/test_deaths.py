@@ -23,7 +23,7 @@ def kill_all_local(gke: Gke) -> None:
 
 
 def test_a_pod_whose_own_program_hangs_too_is_ended_by_the_control_plane(gke: Gke) -> None:
-    gke.change("from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -45.0; m.GRACE_S = 1")
+    gke.change("from orchestrator.places.gke.objects import manifest as m; m.ENDS_WITHIN_S = -45.0; m.SENDING_S = -9")
     gke.running(PATIENT, limits={"max_duration": "1m"})
     (pod,) = gke.pods()
     kill_all_local(gke)

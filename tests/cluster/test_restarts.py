@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def storage(gke: Gke) -> dict[str, str]:
 
 def written(to: Gke, **keys: Any) -> str:
     source = to.directory / "src"
-    source.mkdir()
+    source.mkdir(exist_ok=True)
     (source / "train.py").write_text(TRAINING)
     saved = {"bucket": "gs://my-bucket/runs", "on_preemption": "restart", "max_restarts": 3, "code": "src"}
     return to.write("python3 train.py", env={"HOLDS": "1"}, **{**saved, **keys})
@@ -93,32 +94,35 @@ def preempted(gke: Gke, number: int) -> None:
     ended(gke.cluster, gke.space, f"urgent{number}")
 
 
-@pytest.mark.parametrize("how", ["run", "submit"])
-def test_a_job_of_two_slices_outlives_two_preemptions_and_the_loss_of_a_node(
-    gke: Gke, storage: dict[str, str], how: str
-) -> None:
-    gke.space = gke.cluster.namespace(quota=16)
-    file = written(gke, gke={"priority": "low", "grace": "25s"}, pods=2, tpu={"slices": 2})
-    command = gke.begin(how, file, env={**storage, "TPUJOB_COLLECTOR": "off"})
+def test_jobs_of_two_slices_outlive_two_preemptions_and_the_loss_of_a_node(gke: Gke, storage: dict[str, str]) -> None:
+    """Attached and detached, side by side: for a minute each waits until the control plane misses a pod."""
+    sides = {how: replace(gke, space=gke.cluster.namespace(quota=16)) for how in ("run", "submit")}
+    commands = {}
+    for how, side in sides.items():
+        file = written(side, name=how, gke={"priority": "low", "grace": "25s"}, pods=2, tpu={"slices": 2})
+        commands[how] = side.begin(how, file, env={**storage, "TPUJOB_COLLECTOR": "off"})
     for number, step in enumerate((10, 20), 1):
-        holding(gke, step, 4)
-        preempted(gke, number)
-    pods, run = holding(gke, 30, 4), gke.only_run()["run"]
-    until(lambda: saved_step(storage, run) == 30, "the copy of step 30")
-    gke.cluster.play("node_removed", node=pods[-1]["spec"]["nodeName"])
-    if how == "submit":
-        assert command.end().returncode == 0
-        command = gke.begin("attach", run, env=storage)
-    done = gke.end(command)
-    assert done.returncode == 0, done.text
-    directory = gke.directory_of_run()
-    assert all(losses(directory, worker) == UNDISTURBED for worker in range(4))
-    logs = [log.decode() for log in objects(storage, f"{run}/attempts/2/worker3.log")]
-    assert logs and "begins at 10" in logs[0]
-    shown = json.loads(gke("show", run, "--json").stdout)
-    assert [each["state"] for each in shown["attempts"]] == [*["interrupted"] * 3, "succeeded"], shown["attempts"]
-    assert "step 30" in shown["attempts"][3]["continued"]
-    assert gke.left() == []
+        for side in sides.values():
+            holding(side, step, 4)
+            preempted(side, number)
+    assert commands["submit"].end().returncode == 0
+    runs = {each["name"]: each["run"] for each in json.loads(gke("list", "--json").stdout)}
+    for how, side in sides.items():
+        pods = holding(side, 30, 4)
+        until(lambda how=how: saved_step(storage, runs[how]) == 30, "the copy of step 30")
+        side.cluster.play("node_removed", node=pods[-1]["spec"]["nodeName"])
+    commands["submit"] = gke.begin("attach", runs["submit"], env=storage)
+    for how, side in sides.items():
+        done = side.end(commands[how])
+        assert done.returncode == 0, done.text
+        directory, run = gke.directory / f"runs/{how}-{runs[how]}", runs[how]
+        assert all(losses(directory, worker) == UNDISTURBED for worker in range(4))
+        logs = [log.decode() for log in objects(storage, f"{run}/attempts/2/worker3.log")]
+        assert logs and "begins at 10" in logs[0]
+        shown = json.loads(gke("show", run, "--json").stdout)
+        assert [each["state"] for each in shown["attempts"]] == [*["interrupted"] * 3, "succeeded"], shown["attempts"]
+        assert "step 30" in shown["attempts"][3]["continued"]
+        assert side.left() == []
 
 
 def test_a_job_that_fails_by_itself_is_not_started_again(gke: Gke, storage: dict[str, str]) -> None:
