@@ -6,6 +6,7 @@ the test's process, beside an emulator that many tests share; that costs a quart
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -113,7 +114,7 @@ class Cli:
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = (sys.executable, "-m", "orchestrator.cli")
-    _bills_before, _requests_before, _begun = 0, 0, 0
+    _bills_before, _requests_before = 0, 0
 
     def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
         process = self.start(*words, env=env)
@@ -139,8 +140,8 @@ class Cli:
 
     def begin(self, *words: str, **options: Any) -> Command:
         """Start a command whose output goes to files; `options` as for `start`."""
-        self._begun += 1
-        files = self.directory / f"{self._begun}.out", self.directory / f"{self._begun}.err"
+        number = next(each for each in itertools.count(1) if not (self.directory / f"{each}.out").exists())
+        files = self.directory / f"{number}.out", self.directory / f"{number}.err"
         with files[0].open("wb") as out, files[1].open("wb") as err:
             return Command(self.start(*words, **{"stdout": out, "stderr": err, **options}), files)
 
