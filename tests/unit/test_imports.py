@@ -97,7 +97,7 @@ PURE_ROOMS = ("orchestrator/text", "orchestrator/capacity", "orchestrator/job", 
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
     *("bisect", "re", "string", "textwrap", "unicodedata", "difflib", "shlex", "json", "hashlib"),
-    *("base64", "urllib.parse", "ipaddress"),
+    *("base64", "urllib.parse", "ipaddress", "fnmatch", "operator"),
     *("pathlib.PurePath", "pathlib.PurePosixPath", "tomllib", "yaml", "pydantic", "pydantic_core", "regex"),
 }
 OF_PURE = {"units.py": {"datetime.UTC", "datetime.datetime"}}  # a time that it is given, in words

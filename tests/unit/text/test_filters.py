@@ -1,0 +1,47 @@
+"""Conditions on the rows of a table."""
+
+import pytest
+
+from orchestrator.text.filters import matches, parse
+
+ROW = {"name": "mnist-lr", "state": "running", "cost": 2.5, "zone": None, "step": 12}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("state=running", True),
+        ("state=RUN*", True),
+        ("state != running", False),
+        ("state!=failed", True),
+        ("cost>2", True),
+        ("cost>=2.5", True),
+        ("cost<2.5", False),
+        ("cost <= 3", True),
+        ("step=12.0", True),
+        ("step!=12", False),
+        ("zone=", True),
+        ("zone>1", False),
+        ("name=lr", False),
+        ("name=*lr*", True),
+        ("mnist", True),
+        ("MNIST", True),
+        ("nothing", False),
+        ("12", True),
+        ("name>1", False),
+    ],
+)
+def test_a_condition_holds_or_not(text: str, holds: bool) -> None:
+    assert parse(text, ROW.keys()).holds(ROW) is holds
+
+
+def test_all_conditions_must_hold() -> None:
+    assert matches([parse(each, ROW) for each in ("mnist", "cost>1")], ROW)
+    assert not matches([parse(each, ROW) for each in ("mnist", "cost>3")], ROW)
+    assert matches([], ROW)
+
+
+@pytest.mark.parametrize("text", ["colour=red", "cost>much"])
+def test_a_condition_that_cannot_hold_is_refused_with_its_reason(text: str) -> None:
+    with pytest.raises(ValueError, match="no column `colour`|`much` is none"):
+        parse(text, ROW)
