@@ -28,11 +28,12 @@ POINTS = 2_000  # of a curve that is complete
 
 
 class Curve:
-    """A curve so far. `add` takes the next values, in their order."""
+    """A curve so far. `add` takes the next values, in their order. `stepped`: the x of its values are steps."""
 
-    __slots__ = ("_first", "_last", "_most", "_open", "_open_count", "_points", "_width")
+    __slots__ = ("_first", "_last", "_most", "_open", "_open_count", "_points", "_width", "stepped")
 
-    def __init__(self, points: int = POINTS) -> None:
+    def __init__(self, points: int = POINTS, *, stepped: bool = True) -> None:
+        self.stepped = stepped
         self._most = max(2 * points, 16)
         self._width = 1  # values of a piece
         self._points: list[Point] = []  # of complete pieces
@@ -166,10 +167,11 @@ class _Sum:
         self.diverged: NotFinite | None = None
         self.low: tuple[float, int | None] | None = None
         self.high: tuple[float, int | None] | None = None
-        self.curve = Curve()
+        self.curve = Curve(stepped=False)  # until a value has a step
 
     def add(self, values: Sequence[float], rows: _Rows) -> None:
         """Add the values, one from each row."""
+        self.curve.stepped = self.curve.stepped or any(_step(row) is not None for row in rows)
         if _all_finite(values):
             self._add_finite(values, rows)
             return

@@ -140,6 +140,12 @@ def curve_of(values: Sequence[float], *, points: int = 100, at_once: int = 1000)
     return curve
 
 
+def test_a_curve_has_steps_once_a_value_has_one() -> None:
+    sums = MetricSums()
+    sums.add([{"loss": 1}, {"loss": 2, "acc": 1, "step": 3}, {"rate": 1, "step": "x"}])
+    assert {name: curve.stepped for name, curve in sums.curves().items()} == {"loss": True, "acc": True, "rate": False}
+
+
 def test_few_values_are_kept_as_they_are() -> None:
     assert curve_of([3.0, 1.0, 2.0]).points() == [(1, 3.0), (2, 1.0), (3, 2.0)]
 

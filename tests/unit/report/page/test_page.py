@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.promise.lease.run_and_attempt import LOCAL, AttemptState, WorkerEnd
+from orchestrator.report.comparison import groups
 from orchestrator.report.files.timing import Piece
 from orchestrator.report.page import pages, pictures, summary, timeline
 from orchestrator.text.redaction import Redactor
@@ -234,12 +235,41 @@ def test_several_runs_share_a_table_with_the_best_marked_and_one_chart_for_a_met
     two.metrics({"step": step, "loss": 2 / step} for step in range(1, 301))
     page = runs_page(one, two)
     text = text_of(page)
-    assert "2 runs: 2 succeeded." in text and "Best loss 0.006667 lr-2" in text and "Cost $1.17 over all 2 runs" in text
+    assert (
+        "2 runs: 2 succeeded." in text
+        and "Best loss 0.006667 lr-2 lr=0.3" in text
+        and "Cost $1.17 over all 2 runs" in text
+    )
     assert "lr" in text and "0.3" in text
     (row,) = re.findall(r'(?s)<tr><th scope="row">(?:(?!</tr>).)*lr-2.*?</tr>', page)
-    assert "best" in row and '<a href="a/report.html">lr-1</a>' in page
+    assert "best" in row and '<a href="a/report.html">lr-1 lr=0.1</a>' in page
     series_of = {chart["name"]: [series["run"] for series in chart["series"]] for chart in data_of(page)["charts"]}
     assert series_of["loss"] == [0, 1] and series_of["acc"] == [0]
+
+
+def test_runs_are_named_by_what_differs_and_by_their_names_where_that_is_not_enough(tmp_path: Path) -> None:
+    def names(*params: dict[str, Any]) -> list[str]:
+        found = []
+        for number, said in enumerate(params):
+            world = World(tmp_path / f"{number} of {params}", run=f"{number}xk1abcdef", spec={"params": said})
+            world.begin()
+            found.append(world.data().report.figures)
+        return groups.labels(found)
+
+    assert names({"lr": 0.1, "seed": 1}, {"lr": 0.3, "seed": 1}) == ["lr=0.1", "lr=0.3"]
+    assert names({"lr": 0.1}, {"lr": 0.1}, {"lr": 0.3}) == ["mnist 0xk1", "mnist 1xk1", "mnist 2xk1"]
+    assert names({}, {}) == ["mnist 0xk1", "mnist 1xk1"]
+
+
+def test_values_without_a_step_have_no_step_axis(tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    world.metrics({"loss": 2 / number} for number in range(1, 51))
+    page = world.page()
+    drawn = {chart["name"]: chart["series"][0]["stepped"] for chart in data_of(page)["charts"]}
+    assert drawn == {"loss": False, "throughput (examples/s)": True, "seconds per step": True}
+    assert "loss over values: from 2 to 0.04" in page and "Values of loss Some of the values of loss value" in text_of(
+        page
+    )
 
 
 @pytest.mark.ci
