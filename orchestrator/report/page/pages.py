@@ -84,6 +84,8 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "again": "" if report.ended_at is not None else f"tpujob report {report.run}",
         "emulated": summary.EMULATED if report.figures.emulated else "",
         "report": report,
+        "params": summary.hyperparameters(report),
+        "last_words": summary.last_words(data),
         "workers": worker_ends.lines(report.workers),
         "tiles": summary.tiles(data),
         "timeline": pictures.timeline_of(rows),

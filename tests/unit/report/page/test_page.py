@@ -58,6 +58,38 @@ def test_a_failed_run_says_why_and_shows_the_end_of_its_log(tmp_path: Path) -> N
     assert "ValueError: no" in text and "bytes are in the file only" in text and len(text) < 20_000
 
 
+def test_the_top_of_a_failed_run_has_its_parameters_and_the_end_of_its_last_traceback(tmp_path: Path) -> None:
+    train = {"entry": None, "model": "mlp", "lr": 0.05, "timing": "stamped"}
+    world = World(tmp_path / "a", spec={"params": {"lr": 0.1, "depth": 12}, "train": train})
+    attempt = world.begin()
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, "the job failed", hint="look at `logs`")
+    trace = ["Traceback (most recent call last):", *(f"  File {n}" for n in range(50)), "ValueError: <b>sekret</b>"]
+    world.write("logs/worker0.log", "\n".join([trace[0], "KeyError: 1", *trace, "Cleaning up", ""]))
+    page = pages.run_page(world.data(), link=".", hide=lambda text: text.replace("sekret", "[redacted]"), trace=False)
+    top = text_of(page[: page.index("</header>")])
+    assert "model mlp lr 0.1 depth 12 File 39 " in top and "File 49 ValueError: <b>[redacted]</b> look at logs" in top
+    assert "KeyError" not in top and "Cleaning up" not in top and "sekret" not in page
+
+
+@pytest.mark.parametrize(("files", "said"), [
+    ({"logs/worker0.log": "one\nno such file\n\n"}, (0, ["no such file"])),
+    ({"logs/worker0.log": "boom\n", "worker0/artifacts/function-error.json": json.dumps({"traceback": "x\n\x1b[1my"})},
+     (0, ["y"])),
+    ({"logs/worker0.log": "boom\n", "worker0/artifacts/function-error.json": json.dumps({"traceback": [1]})}, (0, ["boom"])),
+    ({"logs/worker0.log": "\n"}, None),
+    ({}, None),
+])  # fmt: skip
+def test_without_a_traceback_the_last_line_is_the_error(tmp_path: Path, files: dict[str, str], said: Any) -> None:
+    world = World(tmp_path / "a")
+    attempt = world.begin()
+    for path, content in files.items():
+        world.write(path, content)
+    assert summary.last_words(world.data()) is None, "it has not failed"
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, "the job failed")
+    assert summary.last_words(world.data()) == said
+    assert summary.hyperparameters(world.data().report) == {}
+
+
 def test_a_failed_run_of_many_workers_says_once_how_they_ended_and_begins_with_a_log_that_says_why(
     tmp_path: Path,
 ) -> None:
