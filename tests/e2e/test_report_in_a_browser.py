@@ -306,6 +306,13 @@ def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: P
         assert seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#e6eaf0"
 
 
+def test_on_paper_the_legend_has_the_runs_that_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, two_runs(tmp_path)) as seen:
+        seen.page.get_by_label("lr=0.3").uncheck()
+        seen.page.emulate_media(media="print")
+        assert seen.page.locator(".controls").inner_text().split() == ["runs", "lr=0.1"]
+
+
 def test_of_a_long_log_its_end_is_seen(browser: Browser, tmp_path: Path) -> None:
     world = plain_run(tmp_path / "a")
     for worker in (0, 1):
