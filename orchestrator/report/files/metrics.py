@@ -11,7 +11,6 @@ what `MetricSums` makes of it. A run that is attached follows the file while the
 
 import hashlib
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -21,7 +20,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from orchestrator.report.files.artifact_files import loads, measured, open_regular, pieces, read_object, remembered
+from orchestrator.report.files.artifact_files import last_objects, loads, measured, open_regular, pieces, read_object, remembered
 from orchestrator.text.parsing import LINE_BYTES, NAMES, NotFinite, is_metric, less_is_better, number, spelled, step_of
 
 Point = tuple[float, float | None]  # x and value; None: it was no finite number
@@ -243,7 +242,6 @@ def _all_finite(values: Sequence[float]) -> bool:
 # what is shown instead.
 COLLECTED, LIVE, FOUND = "worker0/artifacts/metrics.jsonl", "logs/worker0.metrics.jsonl", "metrics.jsonl"
 STEPS, HIDDEN_NAMES = "logs/steps.jsonl", "logs/names.json"
-TAIL_BYTES = 64 << 10
 EVALUATION = re.compile(r"(?<![a-z])(val|valid|validation|eval|evaluation|test)(?![a-z])", re.I)
 SPEED = re.compile(r"(per_|/)s(ec)?\b|_(s|ms)$|time|latency|throughput", re.I)
 ACCURACY, RATE, NO_FIGURES = "test_accuracy", "images_per_s", ("data_wait_s",)  # of the built-in training
@@ -286,14 +284,10 @@ def read(directory: Path) -> dict[str, Metric]:
 def newest(directory: Path) -> dict[str, float | None]:
     """Return the last value of each metric in the last lines of the files: quickly, however large they are."""
     found: dict[str, float | None] = {}
-    for file in filter(None, map(open_regular, _paths(directory))):
+    for path in _paths(directory):
         last: dict[str, Any] = {}
-        with file, suppress(OSError):
-            begin = max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0)
-            file.seek(begin)
-            lines = file.read(TAIL_BYTES).split(b"\n")[1 if begin else 0 : -1]
-            for row in reversed([each for each in loads(lines, LINE_BYTES) if isinstance(each, dict)]):
-                last |= {name: row[name] for name in row.keys() - last.keys() if is_metric(name, row[name])}
+        for row in reversed(last_objects(path, LINE_BYTES)):
+            last |= {name: row[name] for name in row.keys() - last.keys() if is_metric(name, row[name])}
         found |= {name: number(value) for name, value in last.items() if name != "step"}
     return _shown(directory, dict(sorted(found.items())))
 
