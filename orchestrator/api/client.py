@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from orchestrator.api import functions, guarantee, jobs, queue, results, slices, sweeps
+from orchestrator.api import functions, guarantee, jobs, live, queue, results, slices, sweeps
 from orchestrator.api import session as sessions
 from orchestrator.api.session.arguments import CHECK, HOLD, LIFE, WAIT, Duration, Provisioning, Via, seconds, size
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs.ending import Canceled, CanceledSweep
     from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
     from orchestrator.api.jobs.planning import Export, Plan
+    from orchestrator.api.live.top import Top
     from orchestrator.api.queue.door import JobQueue
     from orchestrator.api.results.costs import Since
     from orchestrator.api.session.events import LogLine, OnEvent, RunResult, SweepResult
@@ -447,6 +448,14 @@ class Client:
         """
         with self._session(on_event, light=True) as session:
             return slices.status.status(session)
+
+    def top(self, *, ended: bool = False, on_event: OnEvent | None = None) -> Top:
+        """Return what goes on: a row for each run, queued job and slice of this user, with its newest figures and its cost.
+
+        A run that ended stays for an hour, with `ended` for ever. What did not answer is in `Top.problems`, and raises nothing.
+        """
+        with self._session(on_event, light=True) as session:
+            return live.top.table(session, live.top.ask(session), ended=ended)
 
     def offers(
         self, accelerator: str | None = None, *, zone: str | None = None, spot: bool = False, refresh: bool = False

@@ -105,6 +105,9 @@ GROUPS: dict[str, dict[str, Command]] = {
             reads=True, light=True),
     },
     "Results": {
+        "top": Command("Watch what goes on: every run, queued job and slice of yours, its step, figures, speed and chips, "
+            "its cost and its end.", ("tpujob top", "tpujob top --filter 'cost>1' --sort cost", "tpujob top --once",
+            "tpujob top --open  # as a page, with curves that grow"), "results.top:top", reads=True),
         "list": Command("List the runs of this machine, newest first.", ("tpujob list", "tpujob list --json",
             "tpujob list --filter state=failed --filter 'params.lr>0.01'"),
             "results.list_runs:list_runs", reads=True, light=True),

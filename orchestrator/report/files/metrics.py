@@ -20,7 +20,15 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from orchestrator.report.files.artifact_files import last_objects, loads, measured, open_regular, pieces, read_object, remembered
+from orchestrator.report.files.artifact_files import (
+    last_objects,
+    loads,
+    measured,
+    open_regular,
+    pieces,
+    read_object,
+    remembered,
+)
 from orchestrator.text.parsing import LINE_BYTES, NAMES, NotFinite, is_metric, less_is_better, number, spelled, step_of
 
 Point = tuple[float, float | None]  # x and value; None: it was no finite number
