@@ -54,7 +54,7 @@ def print_table(
         return
     width = shutil.get_terminal_size().columns
     # Drawn from clean cells: what it holds of escapes is color.
-    how = {"right": right, "states": states, "optional": optional, "shortens": shortens, "wraps": wraps}
+    how: dict[str, Any] = {"right": right, "states": states, "optional": optional, "shortens": shortens, "wraps": wraps}
     console().out("\n".join(table_lines(head, body, width, **how)))
 
 

@@ -185,7 +185,7 @@ class TopScreen:
         ]
         foot = f"filter: {self.typed}▏ (enter; escape leaves it)" if self.typed is not None else f"{HELP}"
         head = _cut(f"tpujob top · {title(top, len(rows))}", columns)
-        middle = [line for line in (*table, *empty, *([""] if said else []), *said)][: height - 3]
+        middle = [*table, *empty, *([""] if said else []), *said][: height - 3]
         blank = [""] * (height - 3 - len(middle))
         return [head, *middle, *blank, _cut(" · ".join(how), columns), _cut(foot, columns)]
 

@@ -1,7 +1,7 @@
 """The newest that the files of a run say, while it goes on or after it: its step, how fast it is, its chips and its host.
 
-Only the end of each file is read, so that many runs can be looked at every second. They come from a worker: what makes no sense is
-left out.
+Only the end of each file is read, so that many runs can be looked at every second. They come from a worker: what makes no sense
+is left out.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def read(directory: Path, values: Mapping[str, Any]) -> Newest:
 METERS = ("hbm_used_bytes", "duty_cycle_percent")
 
 
-def _chips(row: Mapping[str, Any]) -> dict[str, float | None]:
+def _chips(row: Mapping[str, Any]) -> dict[str, Any]:
     used, total, duty = (row.get(name) for name in ("hbm_used_bytes", "hbm_total_bytes", "duty_cycle_percent"))
     pairs = zip(used, total, strict=False) if isinstance(used, list) and isinstance(total, list) else ()
     full = [each for pair in pairs if (each := _percent(*pair)) is not None]

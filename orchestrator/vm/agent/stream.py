@@ -3,8 +3,8 @@
 `follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` keeps the connection alive.
 `G <n>\\n<number>`: so many bytes of the log are left out before the next `L`. Where it is asked to, also
 `M <n>\\n<n bytes of metrics.jsonl>`; an empty `M` says that this file begins anew. `C` and `H` are the same for
-tpu-metrics.jsonl and host.jsonl. The last frame is a final status. A stream that ends without one was cut and says nothing about
-the phase: `hosts.fleet.follow` continues from the next byte.
+tpu-metrics.jsonl and host.jsonl. The last frame is a final status. A stream that ends without one was cut and says nothing
+about the phase: `hosts.fleet.follow` continues from the next byte.
 
 Of the log, the beginning and the end are kept: half of `limits.max_log` each. The job appends to the file itself, so its log
 needs no living process of ours. The supervisor punches a hole into the middle as the file grows: its size and every offset stay

@@ -35,8 +35,8 @@ def top(
 ) -> None:
     """Watch what goes on: every run, queued job and slice of yours, its step, figures, speed and chips, its cost and its end.
 
-    On a terminal the table is drawn every two seconds, and keys sort and filter it; elsewhere it is printed once. What runs do is
-    what their processes keep here: no worker is asked. The API is asked every 30 seconds.
+    On a terminal the table is drawn every two seconds, and keys sort and filter it; elsewhere it is printed once. What runs do
+    is what their processes keep here: no worker is asked. The API is asked every 30 seconds.
     """
     if as_page and (as_json or once):
         raise UserError("--open excludes --json and --once")
