@@ -10,6 +10,7 @@ from orchestrator.system.lazy import modules_of
 
 if TYPE_CHECKING:
     from orchestrator.api.live import serving as serving
+    from orchestrator.api.live import tables as tables
     from orchestrator.api.live import top as top
 else:
     __getattr__ = modules_of(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+from orchestrator.api.live.tables import SORTS, remarks, title
 from orchestrator.cli.console import top_table
 from orchestrator.cli.console.console import is_terminal
 from orchestrator.cli.console.output import emit, emit_json, emit_wrapped, open_client
@@ -22,7 +23,7 @@ def top(
     filters: Filters = None,
     sort: Annotated[
         str | None,
-        Option(metavar="COLUMN", help=f"Order of the rows: {', '.join(top_table.SORTS)}; figures from the highest."),
+        Option(metavar="COLUMN", help=f"Order of the rows: {', '.join(SORTS)}; figures from the highest."),
     ] = None,
     ended: Annotated[bool, Option("--all", help="Also runs that ended more than an hour ago.")] = False,
     once: Annotated[bool, Option("--once", help="Print the table once, also on a terminal.")] = False,
@@ -40,8 +41,8 @@ def top(
     """
     if as_page and (as_json or once):
         raise UserError("--open excludes --json and --once")
-    if sort is not None and sort not in top_table.SORTS:
-        raise UserError(f"--sort {sort}: must be one of {', '.join(top_table.SORTS)}")
+    if sort is not None and sort not in SORTS:
+        raise UserError(f"--sort {sort}: must be one of {', '.join(SORTS)}")
     client = open_client(cloud, project)
     if as_page:
         client.serve()
@@ -53,12 +54,12 @@ def top(
             emit_json(top_table.shape(found, rows))
             return
         if is_terminal(sys.stdout):
-            emit_wrapped([top_table.title(found, len(rows))])
+            emit_wrapped([title(found, len(rows))])
         if rows:
             top_table.write(found, rows)
         else:
             emit("no row meets the conditions" if found.rows else "nothing goes on; `tpujob list` shows what ended")
-        emit_wrapped([*top_table.remarks(rows), *(f"not asked: {each}" for each in found.problems)])
+        emit_wrapped([*remarks(rows), *(f"not asked: {each}" for each in found.problems)])
         return
     shown = top_table.TopScreen(filters or [], sort, ended=ended)
     with client.watching() as watch, whole_terminal() as screen:
