@@ -94,8 +94,22 @@ class CommandClient(Client):
 
     def watching(self) -> AbstractContextManager[Watch]:
         """Return what looks again and again at all that goes on, in sessions of its own, for a `with` block."""
-        cloud, project = self.cloud, self.project
-        return closing(live.top.Watch(lambda: closing(sessions.session.Session.open(cloud, project, light=True))))
+        return closing(live.top.Watch(self._another_session))
+
+    def serve(self, tell: Callable[[str, Path], object]) -> None:
+        """Serve all that goes on as a page, until nothing has looked for an hour.
+
+        `tell` gets its address, and a file that leads a browser there.
+        """
+        with (
+            live.serving.serving(self._another_session) as served,
+            live.serving.opener(self.session.directory, served.address) as path,
+        ):
+            tell(served.address, path)
+            served.wait()
+
+    def _another_session(self) -> AbstractContextManager[Session]:
+        return closing(sessions.session.Session.open(self.cloud, self.project, light=True))
 
     def load(self, request: JobRequest) -> CheckedJob:
         """Return the job or sweep of a file or a command, changed as the options say. Raises JobSpecError, UserError."""

@@ -1,4 +1,4 @@
-"""The words of the table of `tpujob top`, for a terminal and for its page: its columns, what is in them, and what is said of it."""
+"""The words of the table of `tpujob top`, for a terminal and for its page: its columns, and what is in them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 HEAD = (
     "NAME", "RUN", "STATE", "TYPE", "ZONE", "STEP", "FIGURE", "RATE", "HBM", "DUTY", "CPU", "COST", "AT MOST", "UNTIL",
 )  # fmt: skip
+RIGHT = (5, 8, 9, 10, 11, 12)  # columns of numbers
 ALIASES = {
     "job": "name", "run": "id", "type": "accelerator_type", "figure": "value", "hbm": "hbm_percent", "duty": "duty_percent",
     "cpu": "cpu_percent", "cost": "usd_so_far", "at_most": "usd_at_most", "started": "started_at",
@@ -61,6 +62,12 @@ def cells(row: TopRow, now: float) -> tuple[str, ...]:
         "-" if row.usd_at_most is None or row.ended_at is not None else format_usd(row.usd_at_most),
         until,
     )
+
+
+def sorted_by(row: TopRow) -> tuple[float | None, ...]:
+    """Return the numbers by which the texts of `cells` are sorted; None: by the text."""
+    figures = (row.step, row.value, row.rate, row.hbm_percent, row.duty_percent, row.cpu_percent)
+    return *[None] * 5, *figures, row.usd_so_far, row.usd_at_most, row.ended_at or row.until
 
 
 def title(top: Top, shown: int) -> str:

@@ -71,6 +71,7 @@ class TopRow:
     until: float | None = None  #: its end at the latest
     ended_at: float | None = None
     remark: str | None = None
+    has_page: bool = False  #: it is a run that this machine knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
         started_at=run.created_at,
         until=living.ends_at if living is not None else None,
         ended_at=attempt.ended_at,
+        has_page=True,
         remark="; ".join(dict.fromkeys(filter(None, (remark, files.remark)))) or None,
     )
 

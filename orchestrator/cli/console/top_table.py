@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.api.live.tables import HEAD, HIGHEST_FIRST, SORTS, cells, remarks, title, values
+from orchestrator.api.live.tables import HEAD, HIGHEST_FIRST, RIGHT, SORTS, cells, remarks, title, values
 from orchestrator.cli.console import tables
 from orchestrator.cli.console.console import wrapped_to
 from orchestrator.cli.console.output import console
@@ -16,7 +16,7 @@ from orchestrator.errors import UserError
 if TYPE_CHECKING:
     from orchestrator.api.live.top import Top, TopRow
 
-RIGHT, STATES = (5, 8, 9, 10, 11, 12), (2,)
+STATES = (2,)
 OPTIONAL = (10, 4, 1, 3, 7)  # in this order
 SHORTENS = (0, 6, 7)
 HELP = "q quit · s sort · r reverse · / filter · a all that ended · arrows scroll"

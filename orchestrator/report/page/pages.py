@@ -64,11 +64,11 @@ def _best(row: compare.Row, columns: Sequence[RunFigures]) -> set[int]:
     return {number for number, value in values.items() if value == top}
 
 
-def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
+def run_page(data: RunData, *, link: str, hide: Hide, trace: bool, live: bool = False) -> str:
     """Return the page of one run.
 
     `link`: its directory as seen from the page, such as `.`. `hide` takes the secrets out of a text. `trace`: the directory has
-    a `trace.json`.
+    a `trace.json`. `live`: it is served, and renews itself until the run has ended.
     """
     report, rows = data.report, timeline.rows(data)
     leases = [data.leases.get(each.lease_id or "") for each in data.attempts]
@@ -81,7 +81,8 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "state_name": report.state,
         "sentence": summary.sentence(data),
         "place": summary.place(data),
-        "again": "" if report.ended_at is not None else f"tpujob report {report.run}",
+        "again": "" if live or report.ended_at is not None else f"tpujob report {report.run}",
+        "renews": live and report.ended_at is None,
         "emulated": summary.EMULATED if report.figures.emulated else "",
         "report": report,
         "params": summary.hyperparameters(report),
@@ -106,7 +107,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "job": job_text(report.spec),
         "environment": environment(data.provenance),
     }
-    return _render(page, [data], [report.name], hide)
+    return _render(page, [data], [report.name], hide, live=live)
 
 
 def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide: Hide) -> str:
@@ -120,6 +121,7 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "sentence": _counts(runs),
         "place": table["headline"],
         "again": "",
+        "renews": False,
         "tiles": _tiles(runs, table["tiles"]),
         "state": _state(runs),
         "state_name": "",
@@ -161,7 +163,9 @@ def _counts(runs: Sequence[RunData]) -> str:
     return f"{len(runs)} runs: {', '.join(f'{states.count(state)} {state}' for state in dict.fromkeys(states))}."
 
 
-def _render(page: dict[str, Any], runs: Sequence[RunData], names: Sequence[str], hide: Hide) -> str:
+def _render(
+    page: dict[str, Any], runs: Sequence[RunData], names: Sequence[str], hide: Hide, *, live: bool = False
+) -> str:
     """Add what every page has, and render it."""
     drawn, not_drawn = charts(runs)
     clocks = [clock(data) for data in runs]
@@ -181,7 +185,7 @@ def _render(page: dict[str, Any], runs: Sequence[RunData], names: Sequence[str],
         ],
         "charts": [chart.as_json() | {"name": hide(chart.name)} for chart in drawn],
     }
-    return render(page, data, hide)
+    return render(page, data, hide, live=live)
 
 
 # What a page keeps of a run for later: its files with links, the job as it was run, what it was made with.

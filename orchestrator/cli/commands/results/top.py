@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api.live.tables import SORTS, remarks, title
 from orchestrator.cli.console import top_table
 from orchestrator.cli.console.console import is_terminal
-from orchestrator.cli.console.output import emit, emit_json, emit_wrapped, open_client
+from orchestrator.cli.console.output import console, emit, emit_json, emit_wrapped, open_client
 from orchestrator.cli.console.screen import Screen, whole_terminal
 from orchestrator.cli.options import Cloud, Filters, Json, Option, Project
 from orchestrator.errors import UserError
@@ -45,7 +47,7 @@ def top(
         raise UserError(f"--sort {sort}: must be one of {', '.join(SORTS)}")
     client = open_client(cloud, project)
     if as_page:
-        client.serve()
+        client.serve(_opened)
         return
     if as_json or once or not (is_terminal(sys.stdout) and sys.stdin.isatty()):
         found = client.top(ended=ended)
@@ -65,6 +67,15 @@ def top(
     with client.watching() as watch, whole_terminal() as screen:
         while _again(shown, screen, watch.look(ended=shown.ended)):
             pass
+
+
+def _opened(address: str, path: Path) -> None:
+    emit(address)
+    if not webbrowser.open(path.as_uri()):
+        console().notice("note", "no browser could be started; open the address yourself")
+    console().notice(
+        "top", "serves this page, for you and on this machine only, until Ctrl-C, or for an hour after the last look"
+    )
 
 
 def _again(shown: top_table.TopScreen, screen: Screen, found: Top) -> bool:

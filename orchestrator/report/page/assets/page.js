@@ -1,5 +1,5 @@
 "use strict";
-// Draws the curves of the page from the JSON in it. Nothing here fetches anything.
+// Draws the curves of the page from the JSON in it. Nothing here fetches anything; `renew`, of a page that is served, does.
 (() => {
   let data;
   // What was chosen, apart from the data and the elements: a page that is drawn again keeps it. `off`: the names of runs;
@@ -177,6 +177,7 @@
   function draw(found = data) {
     data = found;
     plots.splice(0).forEach(u => u.destroy());
+    if (!document.querySelector(".controls")) return; // nothing to draw yet
     const { axis, log, smoothing } = document.querySelector(".controls").elements;
     for (const each of axis) each.checked = each.value === state.axis;
     log.checked = state.log;
@@ -196,13 +197,10 @@
   }
 
   // Of a log, the end is what is looked for.
-  document.querySelectorAll("pre.log").forEach(log => {
-    const toEnd = () => { log.scrollTop = log.scrollHeight; };
-    log.parentElement.addEventListener("toggle", toEnd);
-    toEnd();
-  });
+  const toEnd = log => { log.scrollTop = log.scrollHeight; };
+  document.querySelectorAll("pre.log").forEach(toEnd);
+  document.addEventListener("toggle", ({ target }) => target.querySelectorAll("pre.log").forEach(toEnd), true);
 
-  if (!document.querySelector(".controls")) return;
   document.addEventListener("input", choose);
   document.addEventListener("submit", event => event.preventDefault());
   document.addEventListener("click", ({ target }) => { // all runs on or off
@@ -218,5 +216,7 @@
   const print = on => () => { printing = on; document.documentElement.classList.toggle("printing", on); draw(); };
   addEventListener("beforeprint", print(true));
   addEventListener("afterprint", print(false));
-  draw(JSON.parse(document.getElementById("data").textContent));
+  const found = page => JSON.parse(page.getElementById("data").textContent);
+  draw(found(document));
+  renew(page => draw(found(page)));
 })();
