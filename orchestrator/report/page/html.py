@@ -31,8 +31,8 @@ Hide = Callable[[str], str]
 def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide, *, live: bool = False) -> str:
     """Return the HTML of a page. `page`: what the template shows; `data`: what its script draws, finite numbers and text.
 
-    `hide` takes the secrets out of a text; it is called with every text of `page`, before that is escaped. `live`: it is served,
-    and asks for itself again; no other page makes a request.
+    `hide` takes the secrets out of a text; it is called with every text of `page`, before that is escaped. `live`: it is
+    served, and asks for itself again; no other page makes a request.
     """
     return _render("page.html.j2", page, hide, "uPlot.min.css", _script(), live=live, data=_json(data))
 

@@ -74,7 +74,7 @@ def _opened(address: str, path: Path) -> None:
     if not webbrowser.open(path.as_uri()):
         console().notice("note", "no browser could be started; open the address yourself")
     console().notice(
-        "top", "serves this page, for you and on this machine only, until Ctrl-C, or for an hour after the last look"
+        "top", "serves this page on this machine and for you only, until Ctrl-C or an hour after the last look"
     )
 
 
