@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import catalog
 from orchestrator.report.files.metrics import figure_text
 from orchestrator.report.rows.layout import format_cost
-from orchestrator.text.units import clock, format_duration, format_usd, short_clock
+from orchestrator.text.units import clock, format_usd, rough_duration
+from orchestrator.traits import is_emulated
 
 if TYPE_CHECKING:
     from orchestrator.api.live.top import Top, TopRow
@@ -43,9 +44,9 @@ def cells(row: TopRow, now: float) -> tuple[str, ...]:
     if row.rate is not None:
         rate = f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}"
         rate += f" {row.rate_of}/s"
-    until = "-" if row.until is None else short_clock(row.until, now)
+    until = "-" if row.until is None else f"in {rough_duration(row.until - now)}"
     if row.ended_at is not None:
-        until = f"{format_duration(round(max(now - row.ended_at, 0.0)))} ago"
+        until = f"{rough_duration(now - row.ended_at)} ago"
     return (
         name,
         row.id if row.kind != "slice" else "-",
@@ -75,8 +76,7 @@ def title(top: Top, shown: int) -> str:
     alive = sum(row.ended_at is None for row in top.rows)
     asked = "the API is being asked" if top.asked_at is None else f"asked the API at {clock(top.asked_at)}"
     count = f"{alive} go on" + (f", {shown} of {len(top.rows)} shown" if shown != len(top.rows) else "")
-    money = " · dollars are those that Google would ask" if any(row.emulated for row in top.rows) else ""
-    return f"{top.cloud} · {asked} · {count}{money}"
+    return f"{'EMULATED' if is_emulated(top.cloud) else top.cloud} · {asked} · {count}"
 
 
 def remarks(rows: Sequence[TopRow]) -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STATES = (2,)
 OPTIONAL = (10, 4, 1, 3, 7)  # in this order
-SHORTENS = (0, 6, 7)
+SHORTENS = (7, 0, 6)
 HELP = "q quit · s sort · r reverse · / filter · a all that ended · arrows scroll"
 
 

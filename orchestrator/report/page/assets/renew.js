@@ -5,7 +5,8 @@ function renew(renewed) {
   const root = document.documentElement;
   if (!root.dataset.renews) return;
   const status = () => document.querySelector("[role=status]");
-  const key = element => element && (element.id || element.getAttribute("aria-label") || element.getAttribute("href") || [element.name, element.value, element.dataset.chart].join());
+  const name = ({ id, name, value, dataset, textContent }) => id || (name ? `${name} ${value}` : "") || dataset.chart || textContent;
+  const key = element => element === document.body ? null : element.getAttribute("aria-label") || element.getAttribute("href") || name(element);
   const places = () => new Map([...document.querySelectorAll("pre, .scroll")].map((each, i) => [i, [each.scrollTop, each.scrollLeft, each.scrollTop + each.clientHeight >= each.scrollHeight - 4]]));
 
   function take(page) {
