@@ -48,9 +48,9 @@ OpenSession = Callable[[], AbstractContextManager["Session"]]
 class Served:
     """The server: `address` of the table, and `wait` until it ends. It answers in threads of its own until it is closed."""
 
-    def __init__(self, open_session: OpenSession) -> None:
+    def __init__(self, open_session: OpenSession, watch: Watch) -> None:
         self._token, self._asked_at = secrets.token_urlsafe(24), time.monotonic()
-        self._open, self._watch, self._lock = open_session, Watch(open_session), threading.Lock()
+        self._open, self._watch, self._lock = open_session, watch, threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.served = self
         self.hosts = {f"{name}:{self._server.server_port}" for name in ("127.0.0.1", "localhost")}
@@ -64,7 +64,6 @@ class Served:
 
     def close(self) -> None:
         """Answer no more."""
-        self._watch.close()
         self._server.shutdown()
         self._server.server_close()
 
@@ -216,11 +215,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(open_session: OpenSession) -> Iterator[Served]:
     """Serve for a `with` block."""
-    served = Served(open_session)
-    try:
+    with contextlib.closing(Watch(open_session)) as watch, contextlib.closing(Served(open_session, watch)) as served:
         yield served
-    finally:
-        served.close()
 
 
 @contextlib.contextmanager
