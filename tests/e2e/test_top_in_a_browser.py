@@ -109,7 +109,7 @@ def test_all_can_read_it(browser: Browser, tmp_path: Path, scheme: Any, width: i
 
     world = going_on(tmp_path / "a")
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
-    fields = {
+    fields: dict[str, Any] = {
         "step": 49,
         "metric": "loss",
         "value": 0.25,
@@ -129,7 +129,14 @@ def test_all_can_read_it(browser: Browser, tmp_path: Path, scheme: Any, width: i
 def test_nothing_hostile_comes_to_life_also_when_it_is_renewed(browser: Browser, tmp_path: Path) -> None:
     world = hostile_run(tmp_path / "a")
     world.write("logs/worker0.log", f"{HOSTILE}\n" * 5)
-    fields = {"metric": HOSTILE, "remark": HOSTILE, "zone": HOSTILE, "node": HOSTILE, "value": 1.0, "ended_at": None}
+    fields: dict[str, Any] = {
+        "metric": HOSTILE,
+        "remark": HOSTILE,
+        "zone": HOSTILE,
+        "node": HOSTILE,
+        "value": 1.0,
+        "ended_at": None,
+    }
     with served(world, **fields) as server, looking(browser, server.address) as (page, said):
         page.locator("tbody tr").wait_for()
         page.evaluate("document.querySelector('h1').dataset.seen = '1'")

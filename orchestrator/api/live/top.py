@@ -100,6 +100,10 @@ class Asked:
     problems: tuple[str, ...] = ()
 
 
+Key = tuple[str, float, int]
+Known = dict[Key, TopRow]
+
+
 def ask(session: Session) -> Asked:
     """Ask the API, the watchdogs and the queue; recovery included. What does not answer is one of the problems."""
     found = status.status(session)
@@ -120,8 +124,11 @@ def ask(session: Session) -> Asked:
     return Asked(found, told, jobs, tuple(problems))
 
 
-def table(session: Session, asked: Asked, *, ended: bool = False) -> Top:
-    """Return the table. `ended`: with every run that has ended, not only those of the last hour."""
+def table(session: Session, asked: Asked, *, ended: bool = False, known: Known | None = None) -> Top:
+    """Return the table. `ended`: with every run that has ended, not only those of the last hour. `known`: the rows of such runs,
+    from an earlier look; others are added.
+    """
+    known = {} if known is None else known
     now, found = session.now(), asked.status
     slices = {row.lease_id: row for row in found.slices if row.lease_id} if found else {}
     jobs = {job.id: job for job in asked.jobs}
@@ -134,7 +141,13 @@ def table(session: Session, asked: Asked, *, ended: bool = False) -> Top:
         in_use |= {lease.id for lease in leases}
         if attempt.ended_at is None and attempt.lease_id is not None:
             in_use.add(attempt.lease_id)
-        rows.append(_run(session, run, attempt, slices.get(attempt.lease_id or ""), asked.told.get(attempt.id, {})))
+        key = _settled(session, run, attempt)
+        row = known.get(key) if key else None
+        if row is None:
+            row = _run(session, run, attempt, slices.get(attempt.lease_id or ""), asked.told.get(attempt.id, {}))
+        if key:
+            known[key] = row
+        rows.append(row)
         jobs.pop(run.id, None)
     rows += [_job(job, session.target.kind) for job in jobs.values() if job.ended_at is None]
     rows += [
@@ -146,6 +159,18 @@ def table(session: Session, asked: Asked, *, ended: bool = False) -> Top:
     rows.sort(key=lambda row: (row.ended_at is not None, -(row.ended_at or 0.0)))
     asked_at = found.projects[0].at if found is not None else None
     return Top(now, session.target.kind, session.target.why, asked_at, asked.problems, tuple(rows))
+
+
+def _settled(session: Session, run: RunRecord, attempt: Attempt) -> Key | None:
+    """Return what the row of a run is known by that nothing changes any more, but a late `collect`; None: something does."""
+    lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
+    if attempt.ended_at is None or (lease is not None and lease.open):
+        return None
+    try:
+        changed = Path(run.directory, "worker0", "artifacts").stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    return attempt.id, attempt.ended_at, changed
 
 
 def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | None, told: Mapping[str, Any]) -> TopRow:
@@ -278,13 +303,14 @@ class Watch:
 
     def __init__(self, open_session: Callable[[], AbstractContextManager[Session]]) -> None:
         self._open, self._asked, self._closed = open_session, Asked(), threading.Event()
+        self._known: Known = {}
         self._thread = threading.Thread(target=self._ask, name="top asks", daemon=True)
         self._thread.start()
 
     def look(self, *, ended: bool = False) -> Top:
         """Return the table as it is now. Raises TpujobError for a ledger that cannot be read."""
         with self._open() as session:
-            return table(session, self._asked, ended=ended)
+            return table(session, self._asked, ended=ended, known=self._known)
 
     def close(self) -> None:
         """Ask no more."""

@@ -7,6 +7,7 @@ import os
 import socket
 import urllib.parse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,7 +126,14 @@ def test_an_unknown_run_is_a_page_that_is_not_there(tmp_path: Path) -> None:
 
 def test_nothing_that_a_job_says_becomes_markup(tmp_path: Path) -> None:
     world = hostile_run(tmp_path / "a")
-    fields = {"metric": HOSTILE, "remark": HOSTILE, "zone": HOSTILE, "rate": 1.0, "rate_of": HOSTILE, "value": 2.0}
+    fields: dict[str, Any] = {
+        "metric": HOSTILE,
+        "remark": HOSTILE,
+        "zone": HOSTILE,
+        "rate": 1.0,
+        "rate_of": HOSTILE,
+        "value": 2.0,
+    }
     with served(world, **fields) as server:
         for page in (asked(server)[1], asked(server, f"run/{world.run}/")[1]):
             assert "<img" not in page and page.count("<script") == page.count("</script>") <= 2
