@@ -125,8 +125,9 @@ def ask(session: Session) -> Asked:
 
 
 def table(session: Session, asked: Asked, *, ended: bool = False, known: Known | None = None) -> Top:
-    """Return the table. `ended`: with every run that has ended, not only those of the last hour. `known`: the rows of such runs,
-    from an earlier look; others are added.
+    """Return the table. `ended`: with every run that has ended, not only those of the last hour.
+
+    `known`: the rows of such runs, from an earlier look; others are added.
     """
     known = {} if known is None else known
     now, found = session.now(), asked.status
@@ -154,8 +155,8 @@ def table(session: Session, asked: Asked, *, ended: bool = False, known: Known |
         _lease(session, each, slices.get(each.id)) for each in session.ledger.open_leases() if each.id not in in_use
     ]
     if found is not None:
-        known = {lease.id for lease in session.ledger.leases()}
-        rows += [_slice(row) for row in found.slices if row.yours and row.lease_id not in known]
+        here = {lease.id for lease in session.ledger.leases()}
+        rows += [_slice(row) for row in found.slices if row.yours and row.lease_id not in here]
     rows.sort(key=lambda row: (row.ended_at is not None, -(row.ended_at or 0.0)))
     asked_at = found.projects[0].at if found is not None else None
     return Top(now, session.target.kind, session.target.why, asked_at, asked.problems, tuple(rows))
