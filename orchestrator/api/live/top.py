@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator import traits
 from orchestrator.api.queue import queue as queues
-from orchestrator.api.session import lookup
+from orchestrator.api.session import lookup, sweep_progress
 from orchestrator.api.slices import status
 from orchestrator.api.slices.status import SliceRow, Status
 from orchestrator.errors import TpujobError
@@ -31,6 +31,7 @@ from orchestrator.text.parsing import step_of
 if TYPE_CHECKING:
     from orchestrator.api.queue.queue import QueueEntry
     from orchestrator.api.session.session import Session
+    from orchestrator.api.session.sweep_progress import SweepProgress, VariantState
 
 ASKED_EVERY_S = 30.0
 ENDED_S = 3600.0  # for so long after its end a run stays in the table, unless all are wanted
@@ -150,6 +151,9 @@ def table(session: Session, asked: Asked, *, ended: bool = False, known: Known |
             known[key] = row
         rows.append(row)
         jobs.pop(run.id, None)
+    rows += [
+        _variant(sweep, each) for sweep in sweep_progress.living(session) for each in sweep.variants if each.run is None
+    ]
     rows += [_job(job, session.target.kind) for job in jobs.values() if job.ended_at is None]
     rows += [
         _lease(session, each, slices.get(each.id)) for each in session.ledger.open_leases() if each.id not in in_use
@@ -188,6 +192,8 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
         figure = metrics.main_figure(told) or figure
         step = step_of(told.get("step")) or step
     remark = attempt.detail if is_over and attempt.state is not AttemptState.SUCCEEDED else row.remark if row else ""
+    number = len(session.ledger.attempts_of(run.id))
+    again = f"attempt {number}" if number > 1 and not is_over else ""
     more = None if living is None else costs.at_most(living)
     left = None if more is None or living is None else max(more - (costs.of_lease(living, now) or 0.0), 0.0)
     return TopRow(
@@ -219,7 +225,7 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
         until=living.ends_at if living is not None else None,
         ended_at=attempt.ended_at,
         has_page=True,
-        remark="; ".join(dict.fromkeys(filter(None, (remark, files.remark)))) or None,
+        remark="; ".join(dict.fromkeys(filter(None, (again, remark, files.remark)))) or None,
     )
 
 
@@ -252,6 +258,23 @@ def _job(job: QueueEntry, cloud: str) -> TopRow:
         usd_at_most=None if job.cost_usd is None or job.at_most_usd is None else job.cost_usd + job.at_most_usd,
         started_at=job.added_at,
         remark=job.why or None,
+    )
+
+
+def _variant(sweep: SweepProgress, variant: VariantState) -> TopRow:
+    """Return the row of a variant that waits for its turn."""
+    return TopRow(
+        kind="job",
+        id=sweep.sweep,
+        name=variant.name,
+        state=variant.state,
+        sweep=sweep.name,
+        variant=variant.variant,
+        params=variant.params,
+        cloud="",
+        emulated=False,
+        usd_so_far=0.0,
+        started_at=sweep.started_at,
     )
 
 

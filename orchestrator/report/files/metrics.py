@@ -290,13 +290,16 @@ def read(directory: Path) -> dict[str, Metric]:
 
 
 def newest(directory: Path) -> dict[str, float | None]:
-    """Return the last value of each metric in the last lines of the files: quickly, however large they are."""
+    """Return the last value of each metric in the last lines of the files: quickly, however large they are.
+
+    `step` is that of the last line that has one; of a job that began again it may be lower than before.
+    """
     found: dict[str, float | None] = {}
     for path in _paths(directory):
         last: dict[str, Any] = {}
         for row in reversed(last_objects(path, LINE_BYTES)):
             last |= {name: row[name] for name in row.keys() - last.keys() if is_metric(name, row[name])}
-        found |= {name: number(value) for name, value in last.items() if name != "step"}
+        found |= {name: number(value) for name, value in last.items()}
     return _shown(directory, dict(sorted(found.items())))
 
 

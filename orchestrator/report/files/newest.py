@@ -63,7 +63,7 @@ def read(directory: Path, values: Mapping[str, Any]) -> Newest:
     chips, host = BESIDE["chips"].last(directory), (BESIDE["host"].last(directory) or [{}])[-1]
     said = next((row["chips"] for row in reversed(chips) if "chips" in row), None)
     return Newest(
-        step=steps[-1][0] if steps else None,
+        step=step_of(values.get("step")),
         seen_at=steps[-1][1] if steps else None,
         remark="; ".join(guest_reports.lines([said]).values()),
         cpu_percent=_percent(host.get("cpu_percent"), 100.0),

@@ -96,9 +96,9 @@ def test_the_newest_values_come_from_the_end_of_a_file_however_large_it_is(
     path = write(tmp_path / metrics.LIVE, {"first": 1}, *({"step": step, "loss": step, "acc": 1} for step in range(9)))
     with path.open("a") as file:
         file.write('{"loss": NaN}\n{"loss": 4')
-    assert metrics.newest(tmp_path) == {"rate": 7, "first": 1, "loss": None, "acc": 1}
-    monkeypatch.setattr(metrics, "TAIL_BYTES", 100)
-    assert metrics.newest(tmp_path) == {"rate": 7, "loss": None, "acc": 1}, "what is before that is not read"
+    assert metrics.newest(tmp_path) == {"rate": 7, "first": 1, "step": 8, "loss": None, "acc": 1}
+    monkeypatch.setattr(artifact_files, "LAST_BYTES", 100)
+    assert metrics.newest(tmp_path) == {"rate": 7, "step": 8, "loss": None, "acc": 1}, "what is before that is not read"
     assert metrics.newest(tmp_path / "none") == {}
 
 
