@@ -312,10 +312,7 @@ def trace(data: RunData, hide: Hide) -> dict[str, Any]:
 def _of_job(data: RunData, timing: Timing) -> dict[str, list[Slice]]:
     """Return what a job timed of itself, in seconds of the run, by the name of the line."""
     ran = [each.running_at - data.report.started_at for each in data.report.attempts if each.running_at is not None]
-    count = len(timing.began_s)
-    begun = ran[max(len(ran) - count, 0) :]
-    begun = (begun[:1] or [0.0]) * (count - len(begun)) + begun
-    sessions = list(zip(timing.began_s, begun, strict=True))  # when each began: of the job, of the run
+    sessions = timing.sessions_at(ran)
 
     def bar(name: str, end_s: float, seconds: float, steps: int | None = None) -> Slice:
         """By its end on the clock of the job."""
