@@ -100,7 +100,7 @@ class RemoteFunction(Generic[P, R]):
         jobs = [self._job(*call) for call in calls]
         sweep = sweep_of_calls(jobs, [columns_of(signature, call) for call in calls], parallel)
         client = self._made_client()
-        found = client._map(sweep, jobs[0], again, return_exceptions, on_event=client.on_event or outcome.Printer())
+        found = client._map(sweep, jobs[0], again, return_exceptions, client.on_event or outcome.printer())
         return cast(list[R], found)
 
     def value(self, run: str | Run | RunResult) -> R:
@@ -110,11 +110,11 @@ class RemoteFunction(Generic[P, R]):
         """
         if not isinstance(run, RunResult):
             client = self._made_client() if isinstance(run, str) else run._client
-            run = client.attach(run, on_event=client.on_event or outcome.Printer())
+            run = client.attach(run, on_event=client.on_event or outcome.printer())
         return cast(R, outcome.value_of(run))
 
     def _run(self, client: Client, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-        result = client.run(self._job(args, kwargs), on_event=client.on_event or outcome.Printer())
+        result = client.run(self._job(args, kwargs), on_event=client.on_event or outcome.printer())
         return cast(R, outcome.value_of(result))
 
     def _made_client(self) -> Client:
@@ -186,7 +186,7 @@ def function(
 
     `requirements` are installed on every worker: a file, or packages. These, `python`, `accelerator`, `zone`, `spot`, `name`,
     `env` and `max_duration` are keys of a job. Without `client`, each call makes one. Where it has no `on_event`, the steps and
-    the log go to stderr.
+    the log go to stderr, and in a notebook to a display below the cell.
 
     Raises UserError for a function that cannot travel: when it is decorated.
     """
