@@ -15,7 +15,8 @@ from orchestrator.report.page.pictures import Chart, Series, rank
 from orchestrator.text.redaction import Redactor
 from orchestrator.text.terminal import printable
 
-MOST, POINTS = 2, 120  # curves, and points of each
+MOST_FIGURES, MOST_CURVES, POINTS = 4, 2, 120
+NO_FIGURE = "schema"  # of metrics.json
 WIDTH, HEIGHT = 260, 64
 MOST_CHARS, NAME_CHARS = 300, 60
 NOTE = "EMULATED: its seconds are not those of a real TPU, and nothing was billed."
@@ -31,13 +32,14 @@ def card(
     A run whose directory is gone has no picture.
     """
     known = metrics.read(directory)
-    plain = {key: short(value) for key, value in values.items() if type(value) in (int, float) and math.isfinite(value)}
-    figures = plain | {key: last_text(metric) for key, metric in known.items()}
+    plain = {key: value for key, value in values.items() if type(value) in (int, float) and math.isfinite(value)}
+    figures = {key: short(value) for key, value in plain.items() if key != NO_FIGURE}
+    figures |= {key: last_text(metric) for key, metric in known.items()}
     texts = {"name": name, "state": state, "why": why[:MOST_CHARS], "page": "" if page is None else str(page)}
     shown = {
         **{key: printable(text) for key, text in texts.items()},
         "facts": facts,
-        "figures": [(_name(key), figures[key]) for key in sorted(figures, key=rank)[:MOST]],
+        "figures": [(_name(key), figures[key]) for key in sorted(figures, key=rank)[:MOST_FIGURES]],
         "curves": list(_curves(directory)),
         "color": COLORS[kind],
         "note": NOTE if emulated else "",
@@ -50,7 +52,7 @@ def _curves(directory: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the name, the description and the path of each curve that is drawn."""
     drawn = {name: curve.points(POINTS) for name, curve in metrics.curves(directory).items()}
     some = sorted((name for name, points in drawn.items() if len({x for x, _ in points}) > 1), key=rank)
-    for name in some[:MOST]:
+    for name in some[:MOST_CURVES]:
         yield _name(name), Chart(_name(name), (Series(0, drawn[name]),)).summary, _path(drawn[name])
 
 
