@@ -90,7 +90,8 @@ class Client:
     """Everything that `tpujob` does. Without arguments the cloud that is configured, else the emulator, as on the command line.
 
     `on_event` is called with every event, in whichever thread it happens, one at a time. If it raises, it is not called again;
-    the work goes on to its end, and then the call raises that exception. Durations are text such as `"90m"`, or a timedelta.
+    the work goes on to its end, and then the call raises that exception. Without it, a call in a notebook shows in place what
+    goes on. Durations are text such as `"90m"`, or a timedelta.
 
     Methods raise the errors of `tpujob`, by what to do next: UserError for a wrong request, CloudError and its kinds for the
     API, TeardownUnproven whenever a slice may still be billed.
@@ -327,8 +328,8 @@ class Client:
             function = functions.function.function()(function)
         return function._run(self, args, kwargs)
 
-    def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
-        """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
+    def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, on_event: Any) -> list[Any]:
+        """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths. `on_event`: as for `sweep`."""
         with self._session(on_event) as session:
             result = self._swept(sweeps.sweeps.run_sweep(session, sweep, jobs.job.path_of(job), again=again))
             return functions.outcome.values_of(

@@ -71,6 +71,11 @@ def render_plain(template: str, page: Mapping[str, Any], hide: Hide) -> str:
     )
 
 
+def render_card(page: Mapping[str, Any], hide: Hide) -> str:
+    """Return a part of a page of another program, with neither a script nor a style sheet."""
+    return _templates().get_template("card.html.j2").render(page=page, hide=hide)
+
+
 def took(value: float | None) -> str:
     """Return the seconds of a step."""
     if value is None:

@@ -158,13 +158,18 @@ def charts(runs: Sequence[RunData]) -> tuple[list[Chart], list[str]]:
     """Return the charts, and the names of metrics that are not drawn: single values, and those beyond `MOST_CHARTS`."""
     names = list(dict.fromkeys(chain.from_iterable(run.curves for run in runs)))
     drawn = [name for name in names if any(name in run.curves and len(run.curves[name].points()) > 1 for run in runs)]
-    drawn.sort(key=lambda name: ("loss" not in name.lower(), (True, False, None).index(less_is_better(name))))
+    drawn.sort(key=rank)
     shown = drawn[:MOST_CHARTS]
     curves = sum(name in run.curves for name in shown for run in runs) + 2 * sum(run.timing is not None for run in runs)
     most = max(min(POINTS, MOST_POINTS // max(curves, 1)), LEAST_POINTS)
     found = [Chart(name, tuple(_metric(runs, name, most))) for name in shown]
     found += [chart for chart in _speed(runs, most) if any(each.points for each in chart.series)]
     return found, [name for name in names if name not in shown]
+
+
+def rank(name: str) -> tuple[bool, int]:
+    """Return where a metric stands among others: losses first, then what can be better or worse."""
+    return "loss" not in name.lower(), (True, False, None).index(less_is_better(name))
 
 
 def _metric(runs: Sequence[RunData], name: str, most: int) -> Iterator[Series]:
