@@ -26,6 +26,7 @@ from orchestrator.api.live import tables
 from orchestrator.api.live.top import Top, Watch
 from orchestrator.api.results import pages
 from orchestrator.errors import TpujobError
+from orchestrator.report.page import top_page
 from orchestrator.system import whole_file
 
 if TYPE_CHECKING:
@@ -76,21 +77,19 @@ class Served:
 
     def table(self) -> str:
         """Return the page of the table."""
-        from orchestrator.report.page.top_page import LiveRow, top_page  # Jinja2, only where a page is served
-
         with self._lock, self._open() as session:
             found: Top = self._watch.look(ended=True)
             for run, _ in session.ledger.runs():
                 session.know_secrets(run)
             rows = [
-                LiveRow(
+                top_page.LiveRow(
                     list(zip(tables.cells(row, found.at), tables.sorted_by(row), strict=True)),
                     f"run/{urllib.parse.quote(row.id, safe='')}/" if row.has_page else "",
                     row.ended_at is not None,
                 )
                 for row in found.rows
             ]
-            return top_page(
+            return top_page.top_page(
                 rows,
                 head=tables.HEAD,
                 right=tables.RIGHT,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator import places
 from orchestrator.api.session import lookup
@@ -19,7 +20,13 @@ from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
 from orchestrator.hosts.shipping.ignore import mark_run
 from orchestrator.promise.lease.run_and_attempt import RunRecord
 from orchestrator.system import private_files, whole_file
+from orchestrator.system.lazy import Later
 from orchestrator.text.names import PAGE
+
+if TYPE_CHECKING:
+    from orchestrator.report.page import pages, timeline
+else:  # Jinja2, only where there is a page
+    pages, timeline = Later("orchestrator.report.page.pages"), Later("orchestrator.report.page.timeline")
 
 TRACE = "trace.json"
 NAMED = 4  # runs whose ids are in the name of a page; of more, the first ones and their number
@@ -48,8 +55,6 @@ def write_report(session: Session, names: Sequence[str], out: Path | None = None
 
 def live_page(session: Session, name: str) -> str:
     """Return the page of the run of this id as it is served: it renews itself while the run goes on. Raises UnknownRun."""
-    from orchestrator.report.page import pages, timeline  # Jinja2, only where there is a page
-
     run, attempt = session.ledger.run(name)
     session.know_secrets(run)
     data = timeline.read(session.ledger, run, attempt, session.now(run.cloud))
@@ -138,8 +143,6 @@ def _only_a_warning(session: Session) -> Iterator[None]:
 
 def write(session: Session, page: Page, path: Path, *, make_directory: bool = False, named: bool = False) -> None:
     """Write a page, and with that of one run in its place the trace. `named`: by the user. Raises ConfigError."""
-    from orchestrator.report.page import pages, timeline  # Jinja2, only where there is a page to write
-
     secrets, runs = session.reporter.secrets, []
     for each in page.runs:
         run, attempt = session.ledger.run(each)

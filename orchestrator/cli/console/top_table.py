@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.api.live.tables import HEAD, HIGHEST_FIRST, RIGHT, SORTS, cells, remarks, title, values
 from orchestrator.cli.console import tables
 from orchestrator.cli.console.console import wrapped_to
+from orchestrator.cli.console.filtering import only_those
 from orchestrator.cli.console.output import console
-from orchestrator.cli.options import only_those
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:

@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, job_file
 from orchestrator.promise.ledger.ledger import Ledger
-from orchestrator.report.files import metrics
-from orchestrator.report.files.artifact_files import read_object
 from orchestrator.report.rows import costs
 from orchestrator.report.rows.layout import format_cost
+from orchestrator.system.lazy import Later
 from orchestrator.text.units import clock, format_duration
+
+if TYPE_CHECKING:
+    from orchestrator.report.files import artifact_files, metrics
+else:  # where there is a run
+    artifact_files = Later("orchestrator.report.files.artifact_files")
+    metrics = Later("orchestrator.report.files.metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,9 @@ class RunSummary:
 def summary(run: RunRecord, attempt: Attempt, lease: Lease | None, cost_usd: float | None) -> RunSummary:
     """Return a run in short, of which this is the last attempt, on this slice. Of its files, the ends are read."""
     directory = Path(run.directory)
-    values = metrics.newest(directory) | read_object(directory / "worker0" / "artifacts" / "metrics.json")
+    values = metrics.newest(directory) | artifact_files.read_object(
+        directory / "worker0" / "artifacts" / "metrics.json"
+    )
     metric, value = metrics.main_figure(values) or (None, None)
     return RunSummary(
         run=run.id,

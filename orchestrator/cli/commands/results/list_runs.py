@@ -1,14 +1,20 @@
 """`tpujob list`: the runs, newest first."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.console.filtering import only_those
 from orchestrator.cli.console.output import emit, emit_json, open_client
 from orchestrator.cli.console.tables import print_table
-from orchestrator.cli.options import Filters, Json, only_those
-from orchestrator.report.files.metrics import figure_text
+from orchestrator.cli.options import Filters, Json
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.report.rows.whole_run import RunSummary
+from orchestrator.system.lazy import Later
 from orchestrator.text.units import format_duration, minute_clock
+
+if TYPE_CHECKING:
+    from orchestrator.report.files import metrics
+else:  # where there is a run
+    metrics = Later("orchestrator.report.files.metrics")
 
 HEAD = ("RUN", "JOB", "STATE", "TYPE", "ZONE", "STARTED", "TOOK", "FIGURE", "COST")
 
@@ -44,6 +50,6 @@ def _row(run: RunSummary) -> dict[str, Any]:
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
     took = format_duration(run.ended_at - run.started_at) if run.ended_at else "-"
-    figure = figure_text(run.metric, run.value) if run.metric else "-"
+    figure = metrics.figure_text(run.metric, run.value) if run.metric else "-"
     place, started = (run.accelerator_type or "-", run.zone or "-"), minute_clock(run.started_at)
     return run.run, run.name, run.state, *place, started, took, figure, format_cost(run.cost_usd, run.cloud)
