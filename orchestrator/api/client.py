@@ -364,20 +364,11 @@ class Client:
         return slices.lending.Slice(lambda: self._session(on_event), options)
 
     def up(
-        self,
-        name: str | None = None,
-        *,
-        accelerator: str | None = None,
-        zone: str | None = None,
-        runtime: str | None = None,
-        provisioning: ProvisioningKind | None = None,
-        wait: Duration | None = None,
-        max_duration: Duration = "24h",
-        idle: Duration | None = DEFAULT_IDLE,
-        recreate: bool = False,
-        via: ViaKind | None = None,
-        on_event: OnEvent | None = None,
-    ) -> UpResult:
+        self, name: str | None = None, *, accelerator: str | None = None, zone: str | None = None,
+        runtime: str | None = None, provisioning: ProvisioningKind | None = None, wait: Duration | None = None,
+        max_duration: Duration = "24h", idle: Duration | None = DEFAULT_IDLE, recreate: bool = False,
+        via: ViaKind | None = None, on_event: OnEvent | None = None,
+    ) -> UpResult:  # fmt: skip
         """Bring a slice to READY and hold it until `down`, also beyond this process. Doing it twice changes nothing.
 
         It is deleted after `max_duration`, and once nothing has used it for `idle` (None: never; by default 1h, or as it was

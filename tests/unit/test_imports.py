@@ -23,7 +23,7 @@ HOUSES = ("orchestrator", "cloud_tpu_emulator", "tpujob")
 # Lines of code of the modules that have more than 300.
 LONGER = {"orchestrator/promise/watchdog.py": 524}
 
-IN_FUNCTIONS = 58  # imports inside functions: this number may only shrink
+IN_FUNCTIONS = 57  # imports inside functions: this number may only shrink
 
 VALUES = {"text", "catalog", "errors", "capacity", "promise.lease", "traits", "job"}
 PROMISE = {"promise", "system", "orchestrator"} | {"text", "catalog", "errors", "capacity"}
