@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from orchestrator.api import functions, guarantee, jobs, queue, results, slices, sweeps
+from orchestrator.api import functions, guarantee, jobs, live, queue, results, slices, sweeps
 from orchestrator.api import session as sessions
 from orchestrator.api.session.arguments import CHECK, HOLD, LIFE, WAIT, Duration, Provisioning, Via, seconds, size
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs.ending import Canceled, CanceledSweep
     from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
     from orchestrator.api.jobs.planning import Export, Plan
+    from orchestrator.api.live.top import Top
     from orchestrator.api.queue.door import JobQueue
     from orchestrator.api.results.costs import Since
     from orchestrator.api.session.events import LogLine, OnEvent, RunResult, SweepResult
@@ -89,7 +90,8 @@ class Client:
     """Everything that `tpujob` does. Without arguments the cloud that is configured, else the emulator, as on the command line.
 
     `on_event` is called with every event, in whichever thread it happens, one at a time. If it raises, it is not called again;
-    the work goes on to its end, and then the call raises that exception. Durations are text such as `"90m"`, or a timedelta.
+    the work goes on to its end, and then the call raises that exception. Without it, a call in a notebook shows in place what
+    goes on. Durations are text such as `"90m"`, or a timedelta.
 
     Methods raise the errors of `tpujob`, by what to do next: UserError for a wrong request, CloudError and its kinds for the
     API, TeardownUnproven whenever a slice may still be billed.
@@ -326,8 +328,8 @@ class Client:
             function = functions.function.function()(function)
         return function._run(self, args, kwargs)
 
-    def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
-        """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
+    def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, on_event: Any) -> list[Any]:
+        """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths. `on_event`: as for `sweep`."""
         with self._session(on_event) as session:
             result = self._swept(sweeps.sweeps.run_sweep(session, sweep, jobs.job.path_of(job), again=again))
             return functions.outcome.values_of(
@@ -448,6 +450,14 @@ class Client:
         """
         with self._session(on_event, light=True) as session:
             return slices.status.status(session)
+
+    def top(self, *, ended: bool = False, on_event: OnEvent | None = None) -> Top:
+        """Return what goes on: a row for each run, queued job and slice of this user, with its newest figures and its cost.
+
+        A run that ended stays for an hour, with `ended` for ever. What did not answer is in `Top.problems`, and raises nothing.
+        """
+        with self._session(on_event, light=True) as session:
+            return live.top.table(session, live.top.ask(session), ended=ended)
 
     def offers(
         self, accelerator: str | None = None, *, zone: str | None = None, spot: bool = False, refresh: bool = False

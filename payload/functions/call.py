@@ -1,7 +1,7 @@
 """The `entry` that calls a function of the Python API: `@tpujob.function` and `Client.call`.
 
 The option `call` is the call as JSON text. A function of a module is imported from `code:`; one of a script or notebook
-comes as its source, which defines nothing else.
+comes as its source, which defines nothing else, with the values of the globals that it reads.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def _defined(call: dict[str, Any]) -> Callable[..., Any]:
     postponed = __future__.annotations.compiler_flag
     code = compile(ast.Module([node], []), call["file"], "exec", flags=postponed, dont_inherit=True)
     module = sys.modules[MODULE] = ModuleType(MODULE)
+    vars(module).update(call.get("globals", {}))  # a run that goes on may have none
     exec(code, vars(module))  # noqa: S102 - the user's own program
     function: Any = getattr(module, call["name"])
     function.__defaults__ = tuple(call["defaults"])

@@ -64,8 +64,8 @@ def test_a_run_streams_its_events_and_ends_with_its_result(tpujob: Tpujob) -> No
     assert result["cost_usd"] > 0 and result["ended_at"] > result["started_at"]
     assert result["artifacts"] == [f"{result['directory']}/worker0/artifacts/result.txt"]
     assert " ".join(result) == (
-        "event run name state exit_code directory started_at ended_at attempt_count restarts emulated job_s "
-        "cost_usd metrics artifacts results workers report released release detached error"
+        "event run name state exit_code directory started_at ended_at attempt_count restarts emulated "
+        "accelerator zone job_s cost_usd metrics artifacts results workers report released release detached error"
     )
     assert "hello from" not in done.stderr and f"tpujob show {result['run']}" in done.stderr
     assert done.stderr.startswith("cloud    EMULATED")

@@ -130,7 +130,7 @@ def test_a_map_runs_its_calls_over_slices_that_are_used_again_and_does_none_twic
     out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err
     assert out.splitlines() == [str([{"half": x / 2} for x in (4, 3, 2, 1)]), str([{"half": x / 2} for x in (4, 1, 0)])]
-    assert tpujob.lived() == 3 and tpujob.alive() == [], "two for four calls, one for the call that was not made before"
+    assert tpujob.lived() == 4 and tpujob.alive() == [], "two for four calls, one for the call that was not made before"
     on = re.findall(r"^(x=\d) worker0 \| on (\S+)$", err, re.MULTILINE)
     assert sorted(call for call, _ in on) == ["x=0", "x=1", "x=2", "x=3", "x=4"] and len({name for _, name in on}) == 3
     assert "\nx\t4\t1\t0\n" in tpujob("compare", "half").stdout
@@ -147,6 +147,7 @@ class Shown:
     """What a cell showed."""
 
     streams: dict[str, str] = field(default_factory=lambda: {"stdout": "", "stderr": ""})
+    displays: dict[str, str] = field(default_factory=dict)  # by their ids, as they were drawn last
     value: str = ""
     error: str = ""  # "ValueError: no"
     traceback: str = ""
@@ -155,8 +156,10 @@ class Shown:
         kind, content = message["header"]["msg_type"], message["content"]
         if kind == "stream":
             self.streams[content["name"]] += content["text"]
+        elif kind in ("display_data", "update_display_data"):
+            self.displays[content["transient"]["display_id"]] = content["data"]["text/plain"]
         elif kind == "execute_result":
-            self.value = content["data"]["text/plain"]
+            self.value = content["data"]["text/plain"] + content["data"].get("text/html", "")
         elif kind == "error":
             self.error, self.traceback = f"{content['ename']}: {content['evalue']}", "\n".join(content["traceback"])
 
@@ -199,6 +202,11 @@ def fit(x: np.ndarray, fails=False):
         raise ValueError("no")
     return {"pi": round(math.pi, x)}
 """
+GLOBAL = """
+@tpujob.function("v5e-8")
+def lr():
+    return LR
+"""
 WAIT = """
 @tpujob.function()
 def wait():
@@ -220,9 +228,12 @@ def test_a_cell_is_refused_repaired_called_fails_and_is_interrupted(notebook: No
 
     assert not notebook.cell(FIT).error
     called = notebook.cell("fit(2)")
-    assert called.value == "{'pi': 3.14}" and called.streams["stdout"] == "", called
-    assert "worker0 | hello from a worker\n" in called.streams["stderr"]
-    assert "released tpujob-" in called.streams["stderr"]
+    assert called.value == "{'pi': 3.14}" and called.streams == {"stdout": "", "stderr": ""}, called
+    (display,) = called.displays.values()
+    assert "worker0 | hello from a worker\n" in display and "released tpujob-" in display
+    run = notebook.cell(f"LR = 0.5\n{GLOBAL}\nLR = 0.25\ntpujob.Client(on_event=print).run(lr.job())")
+    assert not run.displays and 'role="img"' not in run.value and ">succeeded</span>" in run.value, run
+    assert "worker0/artifacts" in run.streams["stdout"] and notebook.cell("lr.value(_)").value == "0.25"
 
     failed = notebook.cell("fit(2, fails=True)")
     assert failed.error.startswith("RemoteFunctionError: ValueError: no ("), failed
@@ -232,8 +243,8 @@ def test_a_cell_is_refused_repaired_called_fails_and_is_interrupted(notebook: No
     shown = Shown()
     cell = threading.Thread(target=notebook.cell, args=["wait()", shown])
     cell.start()
-    until(lambda: "worker0 | begun" in shown.streams["stderr"] or not cell.is_alive(), "the function to begin")
+    until(lambda: "worker0 | begun" in str(shown.displays) or not cell.is_alive(), "the function to begin")
     notebook.kernel.interrupt_kernel()
     cell.join(HANG_S)
     assert shown.error.startswith("Interrupted: interrupted by Ctrl-C"), shown
-    assert tpujob.lived() == 3 and tpujob.alive() == []
+    assert tpujob.lived() == 4 and tpujob.alive() == []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 import tpujob
 from orchestrator.api.functions import outcome
 from orchestrator.api.functions.outcome import columns_of, sweep_of_calls
-from orchestrator.api.functions.source import check_module, examine
+from orchestrator.api.functions.source import check_module, examine, globals_of
 from orchestrator.api.functions.values import Grid, as_json, calls_of, json_text
 from orchestrator.api.jobs.job import Job, Limits, Tpu, Train
 from orchestrator.api.session.arguments import Duration
@@ -100,7 +100,7 @@ class RemoteFunction(Generic[P, R]):
         jobs = [self._job(*call) for call in calls]
         sweep = sweep_of_calls(jobs, [columns_of(signature, call) for call in calls], parallel)
         client = self._made_client()
-        found = client._map(sweep, jobs[0], again, return_exceptions, on_event=client.on_event or outcome.Printer())
+        found = client._map(sweep, jobs[0], again, return_exceptions, client.on_event or outcome.printer())
         return cast(list[R], found)
 
     def value(self, run: str | Run | RunResult) -> R:
@@ -110,11 +110,11 @@ class RemoteFunction(Generic[P, R]):
         """
         if not isinstance(run, RunResult):
             client = self._made_client() if isinstance(run, str) else run._client
-            run = client.attach(run, on_event=client.on_event or outcome.Printer())
+            run = client.attach(run, on_event=client.on_event or outcome.printer())
         return cast(R, outcome.value_of(run))
 
     def _run(self, client: Client, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-        result = client.run(self._job(args, kwargs), on_event=client.on_event or outcome.Printer())
+        result = client.run(self._job(args, kwargs), on_event=client.on_event or outcome.printer())
         return cast(R, outcome.value_of(result))
 
     def _made_client(self) -> Client:
@@ -147,7 +147,8 @@ class RemoteFunction(Generic[P, R]):
         ]
         own = ("name", "module", "source", "file", "line", "defaults", "kwdefaults")
         called = {key: getattr(self._source, key) for key in own}
-        return json_text({**called, "args": bound.args, "kwargs": bound.kwargs, "given": given})
+        carried = globals_of(inspect.unwrap(self._function), self._source)
+        return json_text({**called, "globals": carried, "args": bound.args, "kwargs": bound.kwargs, "given": given})
 
 
 def function(
@@ -180,11 +181,12 @@ def function(
     leaves out get those of an entry: `run.report(step=…, loss=…)`, `run.artifacts`, and so on.
 
     A function of a module travels with the directory from which that module is imported. One of a script or a notebook travels
-    as its own source, with the directory `code` if that is set: write its imports inside of it.
+    as its own source, with the directory `code` if that is set, and with the values that its globals have at each call, as far
+    as JSON carries them exactly: write its imports inside of it.
 
     `requirements` are installed on every worker: a file, or packages. These, `python`, `accelerator`, `zone`, `spot`, `name`,
     `env` and `max_duration` are keys of a job. Without `client`, each call makes one. Where it has no `on_event`, the steps and
-    the log go to stderr.
+    the log go to stderr, and in a notebook to a display below the cell.
 
     Raises UserError for a function that cannot travel: when it is decorated.
     """

@@ -23,12 +23,14 @@ from orchestrator.api.session.events import (
     Failure,
     LogLines,
     Notice,
+    OnEvent,
     RunResult,
     SweepResult,
     VariantResult,
     WorkerEnded,
     Workers,
 )
+from orchestrator.api.session.reporter import kernel
 from orchestrator.api.session.shown_logs import ShownLogs
 from orchestrator.errors import ArtifactError, PayloadFailed, RemoteFunctionError, TpujobError, UserError
 from orchestrator.job.source import params
@@ -126,6 +128,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text} is not a number of JSON")
     return value
+
+
+def printer() -> OnEvent | None:
+    """Return what shows the events of a call that has no `on_event`; None: its client does, in a notebook."""
+    return None if kernel() else Printer()
 
 
 class Printer:

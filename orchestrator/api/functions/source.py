@@ -1,7 +1,7 @@
 """How a function travels, found when it is decorated: with the directory of its module, or as its own source.
 
-A function of a script or notebook travels as its source. There its body sees builtins, its arguments and what it imports
-itself, and nothing else; so any other name is refused here, and not minutes later on a TPU.
+A function of a script or notebook travels as its source. There its body sees builtins, its arguments, what it imports itself,
+and copies of the globals that JSON carries exactly; so any other name is refused here, and not minutes later on a TPU.
 """
 
 import __future__
@@ -11,22 +11,25 @@ import builtins
 import dis
 import inspect
 import io
+import os
 import re
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from orchestrator.api.functions.values import as_json
+from orchestrator.api.functions.values import as_json, exact, kind_of
 from orchestrator.errors import UserError
+from orchestrator.text import redaction
 from orchestrator.text.scripts import VM_PYTHON
 
 NOTEBOOK = "<notebook>"  # whose cells have files of names that change with each kernel
 MAINS = ("__main__", "__mp_main__")
+VOCABULARY_CHARS = 16
 WHY = "a function of a script or notebook travels as its own source"
 
 
@@ -42,6 +45,7 @@ class FunctionSource:
     source: str | None = None
     defaults: tuple[Any, ...] = ()  # of a source, as JSON values
     kwdefaults: dict[str, Any] | None = None
+    global_names: tuple[str, ...] = ()  # of a source: which it reads; each call takes their values along
 
     def __str__(self) -> str:
         return f"`{self.name}` ({self.file}:{self.line})"
@@ -162,9 +166,48 @@ def _as_source(fn: FunctionType, place: FunctionSource) -> FunctionSource:
         defaults=tuple(_default(place, value) for value in fn.__defaults__ or ()),
         kwdefaults={key: _default(place, value) for key, value in (fn.__kwdefaults__ or {}).items()} or None,
     )
-    if outside := outside_names(_compiled(node), fn):
-        raise UserError(f"{found} uses what is outside of it: {', '.join(outside)}; {WHY}", hint=advice(fn, outside))
+    outside = outside_names(_compiled(node), fn)
+    carried = tuple(name for name in outside if _is_carried(fn, name))
+    if left := [name for name in outside if name not in carried]:
+        said = ", ".join(_named(fn, name) for name in left)
+        raise UserError(f"{found} uses what is outside of it: {said}; {WHY}", hint=advice(fn, left))
+    found = replace(found, global_names=carried)
+    globals_of(fn, found)  # what is secret is refused at once, too
     return found
+
+
+def globals_of(fn: FunctionType, place: FunctionSource) -> dict[str, Any]:
+    """Return the values that the globals of a source have now. Raises UserError for one that cannot travel any more."""
+    found = {}
+    secrets = redaction.Redactor(value for name, value in os.environ.items() if redaction.is_secret_name(name))
+    for name in place.global_names:
+        where = f"global `{name}` of {place}"
+        if name not in fn.__globals__:
+            raise UserError(f"{where} is not defined any more", hint=f"define {name} again before the call")
+        found[name] = exact(fn.__globals__[name], where)
+        if secrets.hide_all(found[name]) != found[name] or _is_secret(name, found[name]):
+            raise UserError(
+                f"{where} looks like a secret, and what travels is kept with the run",
+                hint='export it, write env={"NAME": "${env:NAME}"}, and read os.environ["NAME"] inside of the function',
+            )
+    return found
+
+
+def _is_secret(name: str, value: object) -> bool:
+    """Return whether a text in the value is a secret by its name. A short one that is called a token is of a vocabulary."""
+    if isinstance(value, dict):
+        return any(_is_secret(key, each) for key, each in value.items())
+    if isinstance(value, list):
+        return any(_is_secret(name, each) for each in value)
+    least = VOCABULARY_CHARS if name.upper().endswith("TOKEN") else 1
+    return isinstance(value, str) and len(value) >= least and redaction.is_secret_name(name)
+
+
+def _is_carried(fn: FunctionType, name: str) -> bool:
+    """Return whether this name is a global that the function only reads, with a value that arrives as it is."""
+    if name in fn.__code__.co_freevars or name not in fn.__globals__ or name in _globals(fn.__code__, _WRITES):
+        return False
+    return _is_plain(fn.__globals__[name])
 
 
 def _check_syntax(place: FunctionSource, version: str) -> None:
@@ -219,7 +262,8 @@ def _default(place: FunctionSource, value: object) -> Any:
 
 # The names that a function uses and does not define: globals, and variables of functions around it.
 
-_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
+_WRITES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+_USES = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"} | _WRITES
 _ABSENT = object()
 
 
@@ -233,34 +277,53 @@ def outside_names(code: CodeType, fn: FunctionType) -> list[str]:
 
 def advice(fn: FunctionType, names: Iterable[str]) -> str:
     """Return what to do about each of these names."""
-    imports, arguments, definitions = [], [], []
+    imports, lists, arguments, definitions, others = list[str](), list[str](), list[str](), list[str](), list[str]()
     for name in names:
         value = _value(fn, name)
         if line := _import_line(name, value):
             imports.append(f"`{line}`")
-        elif callable(value):
+        elif isinstance(value, type) or inspect.isroutine(value):
             definitions.append(name)
+        elif isinstance(value, tuple | set | frozenset) and name in fn.__globals__:
+            lists.append(name)
         else:
-            arguments.append(name)
+            (arguments if value is _ABSENT or _is_plain(value) else others).append(name)
     parts = [
         f"write {' and '.join(imports)} inside of it" if imports else "",
+        f"write {' and '.join(lists)} as a list" if lists else "",
         f"pass {', '.join(arguments)} as an argument" if arguments else "",
         f"define {', '.join(definitions)} inside of it" if definitions else "",
+        f"make {', '.join(others)} inside of it, or save it to a file that code= ships" if others else "",
         "move the function into a module, which travels with its directory",
     ]
     return ", ".join(filter(None, parts[:-1])) + f"; or {parts[-1]}"
 
 
-def _globals(code: CodeType) -> Iterator[str]:
+def _named(fn: FunctionType, name: str) -> str:
+    """Return the name, with the type of a value that JSON does not carry."""
+    value = _value(fn, name)
+    plain = value is _ABSENT or _is_plain(value) or isinstance(value, type | ModuleType) or inspect.isroutine(value)
+    return name if plain else f"{name} ({kind_of(value)})"
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        exact(value, "")
+    except UserError:
+        return False
+    return True
+
+
+def _globals(code: CodeType, uses: Set[str] = _USES) -> Iterator[str]:
     own = set[str]()  # of a class body
     for each in dis.get_instructions(code):
         if each.opname == "STORE_NAME":
             own.add(each.argval)
-        elif each.opname in _READS and each.argval not in own:
+        elif each.opname in uses and each.argval not in own:
             yield each.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _globals(constant)
+            yield from _globals(constant, uses)
 
 
 def _value(fn: FunctionType, name: str) -> object:

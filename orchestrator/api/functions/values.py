@@ -38,19 +38,41 @@ def as_json(value: object, where: str, depth: int = 0) -> Any:
         return {str(key): as_json(each, f"{where}[{key!r}]", depth + 1) for key, each in value.items()}
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return as_json(value.item(), where, depth + 1)
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise UserError(
-        f"{where} is of type {kind}, which JSON cannot carry",
+        f"{where} is of type {kind_of(value)}, which JSON cannot carry",
         hint="JSON carries None, bool, int, float, str, lists and dicts; write anything else to a file, and ship it with code=",
     )
 
 
+_EXACT = (type(None), bool, int, float, str)
+
+
+def exact(value: object, where: str, depth: int = 0) -> Any:
+    """Return the value, of which JSON makes the same again. Raises UserError, which names the place, for any other."""
+    kind = type(value)
+    if isinstance(value, list | dict) and kind in (list, dict) and depth <= MAX_DEPTH:
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            exact(each, f"{where}[{key!r}]", depth + 1)
+    elif kind not in _EXACT and depth <= MAX_DEPTH:
+        raise UserError(
+            f"{where} is of type {kind_of(value)}, which JSON does not carry as it is",
+            hint="write a tuple or a set as a list, and another number as int(…) or float(…); make anything else inside of the "
+            "function, or save it to a file that code= ships",
+        )
+    return value if depth else as_json(value, where)
+
+
+def kind_of(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
 def json_text(value: object) -> str:
-    """Return the arguments of a call as JSON. Raises UserError if they are too large."""
+    """Return a call as JSON. Raises UserError if they are too large."""
     text = json.dumps(value, allow_nan=False)
     if len(text) > MAX_ARGUMENT_BYTES:
+        size, most = f"{len(text) / 1e6:,.1f} MB", f"{MAX_ARGUMENT_BYTES / 1e6:.0f} MB"
         raise UserError(
-            f"the arguments have {len(text) / 1e6:,.1f} MB as JSON, and {MAX_ARGUMENT_BYTES / 1e6:.0f} MB is the most",
+            f"the arguments and globals have {size} as JSON, and {most} is the most",
             hint="write them to a file and ship it with code=, or read them from a bucket",
         )
     return text

@@ -185,6 +185,8 @@ def _made(session: Session, run: RunRecord, attempt: Attempt, lease: Lease | Non
         attempt_count=int(attempt.id.rpartition("-")[2]),
         restarts=whole.restarts,
         emulated=place_traits.is_emulated(run.cloud),
+        accelerator=None if lease is None else lease.accelerator_type,
+        zone=None if lease is None else lease.name.zone,
         job_s=whole.job_s,
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),

@@ -9,17 +9,22 @@ from whichever thread it happens in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.errors import TpujobError
-from orchestrator.text.units import format_duration
+from orchestrator.system.lazy import Later
+from orchestrator.text.units import format_duration, format_usd
 
 if TYPE_CHECKING:
+    from orchestrator.report.page import card
     from orchestrator.report.rows.collected import ResultRemark
     from orchestrator.report.rows.worker_ends import WorkerReport
     from orchestrator.text.parsing import NotFinite
+else:
+    card = Later("orchestrator.report.page.card")  # Jinja2, only in a notebook
 
 
 @dataclass(frozen=True)
@@ -185,6 +190,8 @@ class RunResult(Event):
     attempt_count: int = 1
     restarts: int = 0  #: after a lost slice
     emulated: bool = False  #: it ran on an emulated TPU: its seconds and dollars are not those of a real one
+    accelerator: str | None = None  #: of its last slice; None: it had none
+    zone: str | None = None  #: of that slice
     job_s: float | None = None  #: seconds that the job ran, in all attempts, without waiting, setup and collecting
     cost_usd: float | None = None  #: of all attempts; None: unknown, or a run on this machine
     metrics: dict[str, Any] = field(default_factory=dict)  #: the last value of each, and what metrics.json holds
@@ -207,6 +214,26 @@ class RunResult(Event):
     def as_json(self) -> dict[str, Any]:
         """Return the fields without `lines`."""
         return {key: value for key, value in Event.as_json(self).items() if key != "lines"}
+
+    def _repr_html_(self) -> str | None:
+        """Return a card for a notebook, with a picture of the first curves; None: it cannot be made, and the text is shown."""
+        with suppress(Exception):
+            goes_on = self.exit_code is None or self.ended_at is None
+            kind = "open" if goes_on else "bad" if self.exit_code else "good"
+            took = [] if self.ended_at is None else [format_duration(self.ended_at - self.started_at)]
+            place = [self.accelerator, self.zone] if self.accelerator else []
+            cost = format_usd(self.cost_usd) + (" emulated" if self.emulated else "") if place else "no cost"
+            facts = [self.run, *filter(None, place), *took, *([] if goes_on else [cost])]
+            state = f"{self.state}, goes on" if goes_on else self.state
+            why, released = (
+                self.error.message if self.error else "",
+                "" if self.released or goes_on else f"not released: {self.release}",
+            )
+            return card.card(
+                self.name, state, kind, facts, self.directory, self.metrics,
+                why="; ".join(filter(None, [why, released])), emulated=self.emulated, page=self.report,
+            )  # fmt: skip
+        return None
 
 
 @dataclass(frozen=True)

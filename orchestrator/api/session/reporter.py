@@ -5,19 +5,20 @@ The events themselves are loaded with the first one, so that a command that only
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import TpujobError
 from orchestrator.system.lazy import Later
 from orchestrator.text.redaction import Redactor
 
 if TYPE_CHECKING:
-    from orchestrator.api.session import events
+    from orchestrator.api.session import events, notebook
     from orchestrator.promise.effects import base as effects
     from orchestrator.promise.lease import run_and_attempt
     from orchestrator.report.files import artifact_files
@@ -25,6 +26,7 @@ else:
     artifact_files = Later("orchestrator.report.files.artifact_files")
     effects = Later("orchestrator.promise.effects.base")
     events = Later("orchestrator.api.session.events")
+    notebook = Later("orchestrator.api.session.notebook")
     run_and_attempt = Later("orchestrator.promise.lease.run_and_attempt")
 
 
@@ -82,12 +84,27 @@ class Reporter:
             self._on_event(replace(event, variant=self.variant) if self.variant else event)
 
 
+def kernel() -> Any:
+    """Return the shell of the notebook whose cell this is; None in a program, and in IPython on a terminal. Imports nothing."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if get_ipython is None else get_ipython()
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
 @contextmanager
 def listening(on_event: events.OnEvent | None) -> Iterator[Reporter]:
-    """Yield what reports to `on_event` until that raises; raise its error at the end.
+    """Yield what reports to `on_event` until that raises; raise its error at the end. None: in place, in a notebook.
 
     No error in `on_event` may keep a slice from being released.
     """
+    if on_event is None and (shell := kernel()) is not None:
+        secrets = Redactor()
+        display = notebook.InPlace(shell.display_pub, secrets.hide)
+        try:
+            yield Reporter(display, secrets)
+        finally:
+            display.close()
+        return
     raised: list[BaseException] = []
 
     def tell(event: events.Event) -> None:

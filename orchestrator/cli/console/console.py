@@ -27,10 +27,11 @@ from orchestrator.text.units import format_duration
 if TYPE_CHECKING:
     import shutil
 
-    from orchestrator.api.session import events, shown_logs
+    from orchestrator.api.session import events, job_line, shown_logs
     from orchestrator.cli.console import live_view
 else:  # many a command has no events, no job and no terminal
     events = Later("orchestrator.api.session.events")
+    job_line = Later("orchestrator.api.session.job_line")
     live_view = Later("orchestrator.cli.console.live_view")
     shown_logs = Later("orchestrator.api.session.shown_logs")
     shutil = Later("shutil")
@@ -64,22 +65,23 @@ def wrapped(text: str, stream: TextIO, indent: int = HANG) -> str:
 
     What is in backticks, such as a command to copy, stays on one line, if need be on one that is too long.
     """
-    if not stream.isatty():
-        return text
-    width = shutil.get_terminal_size().columns
+    return "\n".join(wrapped_to(text, shutil.get_terminal_size().columns, indent)) if stream.isatty() else text
+
+
+def wrapped_to(text: str, width: int, indent: int = HANG) -> list[str]:
+    """Return the lines of the text, wrapped at this width; see `wrapped`."""
     if all(len(line.expandtabs()) <= width for line in text.split("\n")):
-        return text
+        return text.split("\n")
 
     fill = functools.partial(textwrap.wrap, width=width, subsequent_indent=" " * indent, break_long_words=False)
     whole = re.sub("`[^`\n]*`", lambda found: found[0].replace(" ", "\0"), text)
     lines = (fill(line, break_on_hyphens=False) or [""] for line in whole.split("\n"))
-    return "\n".join(part for parts in lines for part in parts).replace("\0", " ")
+    return [part.replace("\0", " ") for parts in lines for part in parts]
 
 
 CALL_LOG = "tpujob.api"  # the logger of the calls to the API
 ACTION = {"warning", "limit", "clock", "hint", "lost", "stop", "recover", "note", "held", "failed", "alive", "status", "end",
     "left", "saved", "missing", "renamed", "results", "collect", "run"}  # printed with --quiet, too  # fmt: skip
-JOB_ENDS = {"lost", "stop"}  # no job runs after a notice of these stages
 BOLD_RED = "\x1b[1;31m"
 
 
@@ -230,7 +232,7 @@ class Console:
         """Write a line of a stage on stderr; with --quiet only if it needs action. `variant`: of one job of a sweep."""
         if self._live_view is not None:
             self._live_view.step_done()
-            if stage in JOB_ENDS:
+            if stage in job_line.JOB_ENDS:
                 self._live_view.job_ends(variant)
         if not self.is_quiet or stage in ACTION:
             begin = f"{variant} " if variant else ""

@@ -28,10 +28,11 @@ from orchestrator.api.session.events import (
     WorkerEnded,
     Workers,
 )
+from orchestrator.api.session.job_line import JobLine
 from orchestrator.api.session.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.cli.console import live_view
 from orchestrator.cli.console.console import ACTION, Console
-from orchestrator.cli.console.live_view import JobLine, LiveView, others_text
+from orchestrator.cli.console.live_view import LiveView, others_text
 from orchestrator.places.google.fetch import CALL_LOG
 from orchestrator.text.parsing import NotFinite
 from orchestrator.text.terminal import COLORS

@@ -117,6 +117,20 @@ def test_it_can_be_called_here_and_in_a_job_a_call_is_one_here(monkeypatch: pyte
     assert f(1) == (1, 2)
 
 
+def test_the_job_of_a_call_has_the_globals_of_that_moment() -> None:
+    made = cell("def f(): return LR", LR=0.1)
+    f = tpujob.function("v5e-8")(made["f"])
+
+    def carried() -> Any:
+        train = spec_of(f.job()).train
+        assert train is not None and train.options is not None
+        return json.loads(str(train.options["call"]))["globals"]
+
+    assert carried() == {"LR": 0.1}
+    made["LR"] = 0.2
+    assert carried() == {"LR": 0.2}
+
+
 # -- on a worker -------------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +147,7 @@ def test_it_can_be_called_here_and_in_a_job_a_call_is_one_here(monkeypatch: pyte
      (), {}, 1),
     ("def f():\n    import tpujob\n    return tpujob.function('v5e-8')(lambda: 3)()", (), {}, 3),
     ("@keep\n@keep\ndef f(): return 1", (), {}, 1),
+    ("def f():\n    def g(): return LR\n    return g(), LR, [LR for _ in '1']", (), {}, [0.1, 0.1, [0.1]]),
 ])  # fmt: skip
 def test_what_the_client_writes_is_what_the_payload_calls(
     worker: Any, text: str, args: Any, kwargs: Any, value: Any

@@ -16,13 +16,17 @@ import pytest
 
 from orchestrator.api.functions import values
 from orchestrator.api.functions.outcome import ERROR, MAX_RESULT_BYTES, RESULT, Printer, remote_error, value_of
-from orchestrator.api.functions.source import examine
+from orchestrator.api.functions.source import examine, globals_of
 from orchestrator.api.session.events import LogLines, Notice, RunResult, WorkerEnded, Workers
 from orchestrator.errors import ArtifactError, PayloadFailed, RemoteFunctionError, UserError
 from payload.functions import outcome
 from tests.unit.api.functions.cells import cell
 
 np = SimpleNamespace(ndarray=list)
+
+
+class Color(enum.IntEnum):
+    RED = 1
 
 
 def refused(text: str, name: str = "f", **around: Any) -> tuple[str, str]:
@@ -91,26 +95,76 @@ def test_annotations_are_not_evaluated_on_a_worker_so_they_may_name_anything() -
     ("def f():\n    return path.sep", "path", "write `import posixpath as path` inside of it"),
     ("def f():\n    return etree.A", "etree", "write `from xml import etree` inside of it"),
     ("def f():\n    return root(2)", "root", "write `from math import sqrt as root` inside of it"),
-    ("def f():\n    return LR, STEPS", "LR, STEPS", "pass LR, STEPS as an argument"),
     ("def f():\n    return helper()", "helper", "define helper inside of it"),
     ("def f():\n    global LR\n    LR = 1", "LR", "pass LR as an argument"),
-    ("def f():\n    return [LR for _ in range(2)]", "LR", "pass LR as an argument"),
-    ("def f():\n    def g():\n        return LR\n    return g()", "LR", "pass LR as an argument"),
-    ("def f():\n    class A:\n        b = LR\n    return A", "LR", "pass LR as an argument"),
     ("def f():\n    return later_defined", "later_defined", "pass later_defined as an argument"),
     ("def f():\n    return max(1, 2)", "max", "define max inside of it"),  # the notebook's own `max`
+    ("def f():\n    return SIZES, LR, DAYS", "SIZES (tuple), DAYS (set)", "write SIZES and DAYS as a list"),
+    ("def f():\n    return model", "model (tests.unit.api.functions.test_source.Scalar)",
+     "make model inside of it, or save it to a file that code= ships"),
+    ("def f():\n    return DEEP", "DEEP (dict)", "make DEEP inside of it"),
+    ("def f():\n    return NAN", "NAN (float)", "make NAN"),
+    ("def f():\n    return np.pi, model, k, helper", "np, model (tests.unit.api.functions.test_source.Scalar), k, helper",
+     "pass k as an argument, define helper inside of it, make model inside of it"),
     ("def g():\n    k = 3\n    def f():\n        return k\n    return f\nf = g()", "k", "pass k as an argument"),
-    ("def f():\n    return np.pi * LR", "np, LR", "inside of it, pass LR as an argument; or move the function into"),
 ])  # fmt: skip
 def test_a_name_from_outside_is_refused_with_what_to_write_instead(text: str, names: str, fix: str) -> None:
     import os.path
     import xml.etree
 
-    around: dict[str, Any] = {"np": math, "path": os.path, "etree": xml.etree, "root": math.sqrt, "LR": 0.1, "STEPS": 3}
+    around: dict[str, Any] = {"np": math, "path": os.path, "etree": xml.etree, "root": math.sqrt, "LR": 0.1}
+    around |= {"SIZES": (1, 2), "DAYS": {1}, "model": Scalar(), "DEEP": {"a": [(1,)]}, "NAN": math.nan}
     around |= cell("def helper(): pass\ndef max(a, b): pass")
     message, hint = refused(text, **around)
     assert f" uses what is outside of it: {names}; a function of a script or notebook travels as" in message
     assert fix in hint and hint.endswith("; or move the function into a module, which travels with its directory")
+
+
+PLAIN = {"LR": 0.1, "STEPS": 3, "NAMES": ["a", "ü\ud800"], "CONFIG": {"a": {"b": [True, None, -0.0, 10**30]}}}
+
+
+@pytest.mark.parametrize(("body", "names"), [
+    ("return LR, STEPS", ("LR", "STEPS")), ("return [LR for _ in range(2)]", ("LR",)), ("return max", ("max",)),
+    ("def g():\n        return LR\n    return g()", ("LR",)), ("class A:\n        b = LR\n    return A", ("LR",)),
+    ("return CONFIG, NAMES, len", ("CONFIG", "NAMES")), ("LR = 2\n    return LR", ()),
+])  # fmt: skip
+def test_globals_that_json_carries_exactly_travel_with_the_values_of_the_call(
+    body: str, names: tuple[str, ...]
+) -> None:
+    made = cell(f"def f():\n    {body}\n", **PLAIN, max=2)
+    found = examine(made["f"])
+    assert found.global_names == names
+    values_now = globals_of(made["f"], found)
+    assert json.loads(json.dumps(values_now)) == {name: made[name] for name in names}
+    made["LR"] = 5
+    assert globals_of(made["f"], found).get("LR") == (5 if "LR" in names else None)
+
+
+@pytest.mark.parametrize(("value", "why"), [
+    ((1, 2), r"global `LR` of `f` \(<notebook>:1\) is of type tuple, which JSON does not carry as it is"),
+    ([{1}], r"global `LR` of `f` \(<notebook>:1\)\[0\] is of type set"), (math.inf, "is inf, which JSON cannot carry"),
+    ({"a": {1: 2}}, r"\['a'\] has the key 1"), (Color.RED, "is of type .*Color"),
+])  # fmt: skip
+def test_a_global_that_has_changed_into_what_json_does_not_carry_is_refused_at_the_call(value: Any, why: str) -> None:
+    made = cell("def f(): return LR", LR=0.1)
+    found = examine(made["f"])
+    made["LR"] = value
+    with pytest.raises(UserError, match=why):
+        globals_of(made["f"], found)
+    del made["LR"]
+    with pytest.raises(UserError, match=r"global `LR` of `f` \(<notebook>:1\) is not defined any more"):
+        globals_of(made["f"], found)
+
+
+def test_a_global_that_is_a_secret_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "open sesame 1234")
+    shaped = "hf_" + "a" * 30
+    for around in ({"X": "open sesame 1234"}, {"X": ["a", shaped]}, {"PASSWORD": "fe12"}, {"X": {"token": "fe12" * 4}}):
+        (name,) = around
+        message, hint = refused(f"def f(): return {name}", **around)
+        assert message.startswith(f"global `{name}` of `f` (<notebook>:1) looks like a secret")
+        assert not any(each in message + hint for each in ("sesame", shaped, "fe12")) and "${env:NAME}" in hint
+    assert examine(cell("def f(): return EOS_TOKEN", EOS_TOKEN="</s>")["f"]).global_names == ("EOS_TOKEN",)
 
 
 def test_a_default_is_a_json_value_which_may_come_from_anywhere() -> None:
@@ -223,7 +277,7 @@ def f(x):
     return x
 print(examine(f).source)
 def g():
-    return LR
+    return LR, examine
 try:
     examine(g)
 except Exception as error:
@@ -237,7 +291,7 @@ def test_a_script_is_read_from_its_file_and_a_program_without_one_is_refused(tmp
     run = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
     done = run([sys.executable, str(script)])
     assert done.stdout.startswith("def f(x):\n    return x\n"), done.stderr
-    assert "`g` (script.py:7) uses what is outside of it: LR;" in done.stdout
+    assert "`g` (script.py:7) uses what is outside of it: examine;" in done.stdout
     done = run([sys.executable], input=PROGRAM)
     assert "has no source that could be read" in done.stderr
 
@@ -257,10 +311,6 @@ class Scalar:
 
     def item(self) -> float:
         return 0.5
-
-
-class Color(enum.IntEnum):
-    RED = 1
 
 
 @BOTH
@@ -293,7 +343,7 @@ def test_a_value_that_holds_itself_is_refused(as_json: AsJson, refusal: Any) -> 
 
 
 def test_arguments_and_results_have_a_size() -> None:
-    with pytest.raises(UserError, match=r"the arguments have 2\.0 MB as JSON, and 1 MB is the most"):
+    with pytest.raises(UserError, match=r"the arguments and globals have 2\.0 MB as JSON, and 1 MB is the most"):
         values.json_text("x" * 2_000_000)
     with pytest.raises(ValueError, match=r"the result has 11\.0 MB as JSON, and 10 MB is the most; write it to a file"):
         outcome.content("x" * 11_000_000)
