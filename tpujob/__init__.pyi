@@ -91,9 +91,12 @@ from orchestrator.report.results import RunReport as RunReport
 from orchestrator.report.rows.collected import ResultRemark as ResultRemark
 from orchestrator.report.rows.whole_run import RunSummary as RunSummary
 from orchestrator.report.rows.worker_ends import WorkerReport as WorkerReport
+from orchestrator.report.spending import CauseCost as CauseCost
 from orchestrator.report.spending import CloudCost as CloudCost
 from orchestrator.report.spending import CostReport as CostReport
 from orchestrator.report.spending import CostRow as CostRow
+from orchestrator.report.spending import NotCounted as NotCounted
 from orchestrator.report.spending import OpenSlice as OpenSlice
+from orchestrator.report.spending import PersonCost as PersonCost
 
 __all__: list[str]

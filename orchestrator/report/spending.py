@@ -64,6 +64,11 @@ class CostRow:
     waited_hours: float = 0.0
     causes: tuple[CauseCost, ...] = ()  #: the greatest first
 
+    @property
+    def shown_causes(self) -> tuple[CauseCost, ...]:
+        """Those that take a tenth of a second at least."""
+        return tuple(each for each in self.causes if each.hours * 3600 >= 0.1)
+
 
 @dataclass(frozen=True, slots=True)
 class PersonCost:

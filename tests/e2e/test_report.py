@@ -372,3 +372,84 @@ def test_workers_that_are_connected_to_no_other_are_named_and_those_of_one_world
     until(lambda: looks() == 0, "the end of the looks")
     touch(chips, "go")
     assert "alone" not in process.communicate(timeout=HANG_S)[0] and process.returncode == 0
+
+
+TIMED = """
+import json, os, time
+
+began = time.monotonic()
+with open(os.environ["TPUJOB_ARTIFACTS"] + "/timing.jsonl", "w") as file:
+    def line(**values):
+        print(json.dumps(values), file=file, flush=True)
+
+    line(schema=1, timing="stamped", device="cpu", processes=1, batch_size=1)
+    for name, seconds in (("data", 5), ("compile", 7)):
+        at = time.monotonic()
+        time.sleep(seconds)
+        line(span=name, s=time.monotonic() - at, t_s=time.monotonic() - began)
+time.sleep(4)
+"""
+LOST = """
+name: lost
+tpu: {zone: us-central1-a}
+on_preemption: restart
+command: |
+  if [ -e BEGAN ]; then exit 0; fi
+  date +%s.%N > BEGAN.draft; mv BEGAN.draft BEGAN; sleep 600
+"""
+
+
+def by_cause(tpujob: Tpujob, *words: str) -> dict[str, float]:
+    """The seconds of each cause."""
+    (cloud,) = json.loads(tpujob("cost", *words, "--json").stdout)["clouds"]
+    return {each["cause"]: 3600 * each["hours"] for each in cloud["total"]["causes"]}
+
+
+def meter_now(tpujob: Tpujob) -> float:
+    """The time of the cloud, by the slice that it bills."""
+    bill = tpujob.bills()[-1]
+    return float(bill["since"] + bill["node_seconds"])
+
+
+@pytest.mark.ci
+def test_the_injected_causes_of_a_loss_are_found_again(tpujob: Tpujob) -> None:
+    tpujob.settings(provision_s=6, delete_s=5)
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code/timed.py").write_text(TIMED)
+    job = "name: timed\ntpu: {zone: us-central1-a}\ncode: code\nsetup: sleep 6\ncommand: python3 timed.py\n"
+    process = tpujob.start("run", tpujob.job(job), "--keep", "1h")
+    until(lambda: [each["state"] for each in tpujob.admin("GET", "status")["nodes"]] == ["READY"], "a slice")
+    ready_at = meter_now(tpujob)
+    process.communicate()
+    assert process.returncode == 0
+    ended_at = tpujob.only_run()["ended_at"]
+    until(lambda: meter_now(tpujob) > ended_at + 8, "8 s without a job")
+    assert tpujob("down", "timed").returncode == 0
+    (file,) = tpujob.directory.glob("runs/timed-*/worker0/artifacts/timing.jsonl")
+    span = {each["span"]: each["s"] for each in map(json.loads, file.read_text().splitlines()[1:])}
+    (bill,) = tpujob.bills()
+    went = by_cause(tpujob)
+    # A slice is READY once the client has been told so; and idle until the client deletes it.
+    told_at = min(each["at"] for each in tpujob.requests(caller="client") if each["at"] >= ready_at)
+    deleted_at = tpujob.requests("nodes.delete", "client")[0]["at"]
+    assert went["compile"] == pytest.approx(span["compile"], rel=0.03)
+    assert went["input"] == pytest.approx(span["data"], rel=0.03)
+    truth = {
+        "waiting": told_at - bill["since"],
+        "setup": 6,
+        "work": 4,
+        "teardown": 5,
+        "idle": deleted_at - ended_at,
+    }
+    assert {cause: went[cause] for cause in truth} == pytest.approx(truth, rel=0.03, abs=1.5)
+    assert sum(went.values()) == pytest.approx(bill["until"] - bill["since"], rel=0.03, abs=0.5)
+
+    began = tpujob.directory / "began"
+    process = tpujob.start("run", tpujob.job(LOST.replace("BEGAN", str(began))))
+    until(began.exists, "the job runs")
+    until(lambda: meter_now(tpujob) > float(began.read_text()) + 10, "10 s of work")
+    assert tpujob("emulator", "preempt", tpujob.alive()[0].rpartition("/")[2], "--notice", "0s").returncode == 0
+    lost_s = meter_now(tpujob) - float(began.read_text())
+    process.communicate()
+    assert process.returncode == 0
+    assert by_cause(tpujob, "lost")["preemption"] == pytest.approx(lost_s, rel=0.03, abs=1.5)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from orchestrator import catalog, traits
 from orchestrator.api.session import lookup
@@ -261,7 +261,8 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
     found = []
     for attempt, own, after in zip(attempts, events, [*events[1:], []], strict=True):
         ended_at = attempt.ended_at
-        saved_s = next((data["saved_s"] for _, kind, data in after if kind == "continued"), None)
+        went_on = next((data for _, kind, data in after if kind == "continued"), None)
+        saved_s = went_on["saved_s"] if went_on and _is_of_use(run, went_on) else None
         collecting = (at for at, kind, data in own if kind == "moved" and data["state"] == AttemptState.COLLECTING)
         found.append(
             Work(
@@ -276,6 +277,13 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
             )
         )
     return found
+
+
+def _is_of_use(run: RunRecord, went_on: Mapping[str, Any]) -> bool:
+    """Return whether an attempt went on from what was saved: the built-in training needs a checkpoint, which has a step."""
+    train = run.spec.train
+    built_in = train is not None and not train.entry
+    return bool(went_on["files"]) and (went_on["step"] is not None or not built_in)
 
 
 def _job(run: RunRecord) -> str:

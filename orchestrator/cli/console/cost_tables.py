@@ -49,9 +49,9 @@ def table(found: CloudCost, by: By) -> Table:
 
 
 def causes(row: CostRow, *, billed: bool) -> Table:
-    """Return to what the hours of a row went, the greatest part first."""
+    """Return to what the hours of a row went, the greatest part first, but for less than a tenth of a second."""
     body = []
-    for each in row.causes:
+    for each in row.shown_causes:
         share = f"{100 * each.hours / row.hours:.1f} %" if row.hours else "-"
         dollars = (_hours(each.chip_hours), _part(each.cost_usd)) if billed else ()
         body.append((each.cause, share, format_duration(3600 * each.hours), *dollars))

@@ -41,7 +41,7 @@ def _cloud(found: CloudCost) -> dict[str, Any]:
         ],
         "causes": [
             (each.cause, each.hours / total.hours, *_spent(each.hours, each.chip_hours, each.cost_usd, billed))
-            for each in total.causes
+            for each in total.shown_causes
         ],
         "waited": format_duration(3600 * total.waited_hours) if total.waited_hours else "",
         "runs": runs[:MOST_RUNS],
