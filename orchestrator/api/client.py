@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from orchestrator.api import functions, guarantee, jobs, queue, results, slices, sweeps
+from orchestrator.api import functions, guarantee, jobs, live, queue, results, slices, sweeps
 from orchestrator.api import session as sessions
 from orchestrator.api.session.arguments import CHECK, HOLD, LIFE, WAIT, Duration, Provisioning, Via, seconds, size
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs.ending import Canceled, CanceledSweep
     from orchestrator.api.jobs.job import CheckedJob, Job, ProvisioningKind, ViaKind
     from orchestrator.api.jobs.planning import Export, Plan
+    from orchestrator.api.live.top import Top
     from orchestrator.api.queue.door import JobQueue
     from orchestrator.api.results.costs import Since
     from orchestrator.api.session.events import LogLine, OnEvent, RunResult, SweepResult
@@ -278,15 +279,18 @@ class Client:
         with self._session() as session:
             return results.reports.show(session, None if run is None else _id(run))
 
-    def cost(self, *, month: str | None = None, since: Since | None = None, by: By = "job") -> CostReport:
+    def cost(
+        self, name: str | None = None, *, month: str | None = None, since: Since | None = None, by: By = "job"
+    ) -> CostReport:
         """Return what this machine's slices and runs cost: an estimate by a dated price table, each cloud apart.
 
-        `month` is one of UTC such as `"2026-11"`; `since` a day, a datetime, or how long (`"30d"`, a timedelta); without either
-        it is this month. `by` is run, job, project or accelerator. Dollars are None where a price is unknown. Raises UserError
-        for a period that does not exist or has not begun.
+        `name`: only a run, a job or a sweep, by default of all time. `month` is one of UTC such as `"2026-11"`; `since` a day,
+        a datetime, or how long (`"30d"`, a timedelta); without either it is this month. `by` is run, job, project, accelerator,
+        owner or cause. Dollars are None where a price is unknown. Raises UserError for a period that does not exist or has not
+        begun; UnknownRun. `queue.cost` is the same for the jobs of the queue.
         """
         with self._session() as session:
-            return results.costs.cost(session, month=month, since=since, by=by)
+            return results.costs.cost(session, name, month=month, since=since, by=by)
 
     def report(self, *runs: str | Run, out: str | Path | None = None) -> Path:
         """Write the page of a run, or one that compares several or the runs of a sweep; return its path.
@@ -309,8 +313,7 @@ class Client:
         with self._session() as session:
             workers: Choice = "all" if worker is None else (worker,)
             for lines in results.logs.read_logs(session, _id(run), follow=follow, workers=workers, owner=owner):
-                for text in lines.lines:
-                    yield sessions.events.LogLine(lines.worker, text)
+                yield from (sessions.events.LogLine(lines.worker, text) for text in lines.lines)
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
@@ -321,9 +324,8 @@ class Client:
         RemoteFunctionError for an exception in the function; UserError for a function that cannot travel, and for arguments
         that JSON does not carry.
         """
-        remote = functions.function
-        if not isinstance(function, remote.RemoteFunction):
-            function = remote.function()(function)
+        if not isinstance(function, functions.function.RemoteFunction):
+            function = functions.function.function()(function)
         return function._run(self, args, kwargs)
 
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, on_event: Any) -> list[Any]:
@@ -448,6 +450,14 @@ class Client:
         """
         with self._session(on_event, light=True) as session:
             return slices.status.status(session)
+
+    def top(self, *, ended: bool = False, on_event: OnEvent | None = None) -> Top:
+        """Return what goes on: a row for each run, queued job and slice of this user, with its newest figures and its cost.
+
+        A run that ended stays for an hour, with `ended` for ever. What did not answer is in `Top.problems`, and raises nothing.
+        """
+        with self._session(on_event, light=True) as session:
+            return live.top.table(session, live.top.ask(session), ended=ended)
 
     def offers(
         self, accelerator: str | None = None, *, zone: str | None = None, spot: bool = False, refresh: bool = False

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.api import guarantee, jobs, results, slices
+from orchestrator.api import guarantee, jobs, live, results, slices
 from orchestrator.api import queue as queues
 from orchestrator.api import session as sessions
 from orchestrator.api.client import Client, after_end
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.api.guarantee.gc import GcResult, LocalGcResult
     from orchestrator.api.jobs.job import CheckedJob
     from orchestrator.api.jobs.planning import Export, JobRequest, Plan
+    from orchestrator.api.live.top import Watch
     from orchestrator.api.queue.queue import QueueEntry
     from orchestrator.api.session.events import LogLines, OnEvent, RunResult, SweepResult
     from orchestrator.api.session.reporter import Reporter
@@ -90,6 +91,25 @@ class CommandClient(Client):
         self.session.announce()
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def watching(self) -> AbstractContextManager[Watch]:
+        """Return what looks again and again at all that goes on, in sessions of its own, for a `with` block."""
+        return closing(live.top.Watch(self._another_session))
+
+    def serve(self, tell: Callable[[str, Path], object]) -> None:
+        """Serve all that goes on as a page, until nothing has looked for an hour.
+
+        `tell` gets its address, and a file that leads a browser there.
+        """
+        with (
+            live.serving.serving(self._another_session) as served,
+            live.serving.opener(self.session.directory, served.address) as path,
+        ):
+            tell(served.address, path)
+            served.wait()
+
+    def _another_session(self) -> AbstractContextManager[Session]:
+        return closing(sessions.session.Session.open(self.cloud, self.project, light=True))
 
     def load(self, request: JobRequest) -> CheckedJob:
         """Return the job or sweep of a file or a command, changed as the options say. Raises JobSpecError, UserError."""

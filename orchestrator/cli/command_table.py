@@ -105,7 +105,11 @@ GROUPS: dict[str, dict[str, Command]] = {
             reads=True, light=True),
     },
     "Results": {
-        "list": Command("List the runs of this machine, newest first.", ("tpujob list", "tpujob list --json"),
+        "top": Command("Watch what goes on: every run, queued job and slice of yours, its step, figures, speed and chips, "
+            "its cost and its end.", ("tpujob top", "tpujob top --filter 'cost>1' --sort cost", "tpujob top --once",
+            "tpujob top --open  # as a page, with curves that grow"), "results.top:top", reads=True),
+        "list": Command("List the runs of this machine, newest first.", ("tpujob list", "tpujob list --json",
+            "tpujob list --filter state=failed --filter 'params.lr>0.01'"),
             "results.list_runs:list_runs", reads=True, light=True),
         "show": Command("Show one run: its state and events, how long each part took, what it cost, and its files.",
             ("tpujob show mnist", "tpujob show mnist --json"), "results.runs:show", reads=True),

@@ -92,6 +92,7 @@ def job_files(typed: str) -> Words:
 
 
 clouds = _completion(lambda typed: [("emulated", "on this machine"), ("google", "Google Cloud")])
-cost_rows = _completion(lambda typed: [("job", ""), ("run", ""), ("project", ""), ("accelerator", "")])
+WHO_AND_WHY = [("owner", "the person"), ("cause", "to what it went")]
+cost_rows = _completion(lambda typed: [("job", ""), ("run", ""), ("project", ""), ("accelerator", ""), *WHO_AND_WHY])
 types_and_places = _completion(lambda typed: [*types(typed), *places(typed)])
 logs = _completion(lambda typed: [("all", "every worker"), ("0", "worker 0 only")])

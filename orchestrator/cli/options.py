@@ -6,16 +6,21 @@ there is something to parse.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from orchestrator.api import jobs
 from orchestrator.cli import completion
+from orchestrator.errors import UserError
+from orchestrator.text import filters
+from orchestrator.text.names import for_display
 
 if TYPE_CHECKING:
     from orchestrator.api.jobs.planning import JobRequest
 
+T = TypeVar("T")
 KEEP_ON_FAILURE = "30m"
 AFTER_DASHES = "[-- COMMAND…]"  # the metavar of the argument that takes the words after `--`, and no others
 
@@ -54,6 +59,14 @@ Owner = Annotated[
 Json = Annotated[bool, Option("--json", help="Print JSON with a stable shape on stdout.")]
 EventStream = Annotated[
     bool, Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result.")
+]
+Filters = Annotated[
+    list[str] | None,
+    Option(
+        "--filter",
+        metavar="CONDITION",
+        help="Only the rows for which it holds: state=fail*, cost>2, params.lr<=0.1, or a part of any value. May be repeated.",
+    ),
 ]
 RUN_HELP = "A run id (its first letters do) or a job's name."
 RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, autocompletion=completion.runs)]
@@ -109,6 +122,29 @@ Over = Annotated[
         help="Show mean ± σ over the runs that differ only in this parameter, such as seed, or in a list of them (a,b).",
     ),
 ]
+
+
+def only_those(rows: Iterable[tuple[Mapping[str, Any], T]], conditions: Sequence[str] | None) -> list[T]:
+    """Return what comes with the rows for which all conditions of `--filter` hold. Raises UserError for one that none can meet.
+
+    The keys of an inner mapping follow its own: `params.lr`. Any row has the keys of all.
+    """
+    flat = [(_flat(row), each) for row, each in rows]
+    keys = {key for row, _ in flat for key in row}
+    parsed = []
+    for text in conditions or () if flat else ():
+        try:
+            parsed.append(filters.parse(text, keys))
+        except ValueError as error:
+            raise UserError(f"--filter `{for_display(text)}`: {error}") from None
+    return [each for row, each in flat if filters.matches(parsed, row)]
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, Mapping) else {key: value}
+    return {key.lower(): value for key, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

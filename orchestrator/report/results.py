@@ -24,8 +24,8 @@ from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
 from orchestrator.report.files import device
 from orchestrator.report.files.artifact_files import read_object, section, short_text
+from orchestrator.report.files.metrics import RATE, figure_text, main_figure
 from orchestrator.report.files.metrics import read as read_metrics
-from orchestrator.report.files.metrics import short
 from orchestrator.report.rows import collected, costs, worker_ends
 from orchestrator.report.rows.collected import ResultRemark
 from orchestrator.report.rows.layout import format_cost
@@ -153,21 +153,16 @@ def payload_spans(directory: Path) -> dict[str, float]:
 
 
 def _describe_metrics(found: dict[str, Any]) -> list[str]:
-    parts = []
-    accuracy = found.get("test_accuracy")
-    if isinstance(accuracy, int | float):
-        parts.append(f"test accuracy {accuracy * 100:.1f} %")
+    main, value = main_figure(found) or (None, None)
+    parts = [] if main is None or value is None else [figure_text(main, value)]
     dataset = section(found, "dataset")
     if dataset.get("synthetic"):
         parts.append("on generated digits, not real images")
     elif dataset.get("name") == "mnist-sample":
         parts.append("on the mnist sample, 6,000 real images at most")
-    rate = found.get("images_per_s")
-    if isinstance(rate, int | float):
-        parts.append(f"{rate:,.0f} images/s")
-    loss = found.get("loss")
-    if not parts and isinstance(loss, int | float):
-        parts.append(f"loss {short(loss)}")
+    rate = found.get(RATE)
+    if main != RATE and isinstance(rate, int | float):
+        parts.append(figure_text(RATE, rate))
     return parts
 
 
@@ -191,7 +186,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
     directory = Path(run.directory)
     return RunReport(
-        **asdict(summary(run, attempt, whole.cost_usd)),
+        **asdict(summary(run, attempt, lease, whole.cost_usd)),
         detail=attempt.detail,
         hint=attempt.hint,
         spec=run.spec.values,

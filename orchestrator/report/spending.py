@@ -1,167 +1,48 @@
 """Where the dollars of a period went: bills, cut by use, as rows by run, job, project or accelerator. Pure.
 
-Each moment of a slice counts once, for one run or for none, and for one use (`Use`); so the parts of a row add up to its
-cost, and the rows to their total. A cost of which one price is unknown is None, never a sum without it. The clouds are never
-added up: of emulated and local ones nothing is money.
+Each moment of a slice counts once, for one run or for none, for one use (`Use`) and one cause (`Cause`); so the parts of a
+row add up to its cost, and the rows to their total. A cost of which one price is unknown is None, never a sum without it. The
+clouds are never added up: of emulated and local ones nothing is money.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from itertools import pairwise
 from typing import Any, Literal
 
 from orchestrator import traits as place_traits
+from orchestrator.capacity import egress
 from orchestrator.promise.lease.lease import LeaseState
+from orchestrator.report.bill_parts import Bill, BillPart, Period, Use, clipped, parts_of
+from orchestrator.report.causes import Cause, Wait
 from orchestrator.report.rows import costs
 
-
-class Use(StrEnum):
-    """What a slice was paid for."""
-
-    JOB = "job"  # an attempt that succeeded or goes on, or a slice that `api.slice()` lends
-    FAILED = "failed"  # an attempt that ended without success, also by the loss of its slice
-    IDLE = "idle"  # held, and no run on it
-    LOST = "lost"  # no job reached it: it lost a race, or was given up while it was created
-    OVERHEAD = "overhead"  # it was being created or deleted
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """From `since` to before `until`, in unix seconds. None: without an end, so that no wrong clock hides anything."""
-
-    since: float
-    until: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BilledInterval:
-    """The time of a slice that a run pays for. `job`: its name, or that of its sweep."""
-
-    run: str
-    job: str
-    since: float
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The time in which an attempt was on a slice. `failed`: it ended without success."""
-
-    since: float
-    until: float
-    failed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
-    """A slice that existed, or an attempt on this machine. Times are unix seconds of the ledger.
-
-    `until` is None while nothing says that it is gone; then it is billed to `now`. Where it was not held, `held_at` is None.
-    `on_demand_usd_per_hour`: of the same type and zone, for spot capacity. `lent`: used by the process that created it, READY
-    to deletion.
-    """
-
-    id: str
-    cloud: str
-    project: str
-    zone: str = ""
-    name: str
-    node: str = ""
-    accelerator_type: str
-    chips: int | None = None
-    state: str
-    since: float
-    until: float | None
-    now: float
-    usd_per_hour: float | None = None
-    spot: bool = False
-    on_demand_usd_per_hour: float | None = None
-    ready_at: float | None = None
-    held_at: float | None = None
-    down_at: float | None = None
-    lent: bool = False
-    paid: tuple[BilledInterval, ...] = ()
-    work: tuple[Work, ...] = ()
-
-    @property
-    def end(self) -> float:
-        """When it ends, or now; never before it began."""
-        return max(self.now if self.until is None else self.until, self.since)
-
-
-@dataclass(frozen=True, slots=True)
-class BillPart:
-    """A part of a bill with one payer (None: no run) and one use."""
-
-    bill: Bill
-    payer: BilledInterval | None
-    use: Use
-    since: float
-    until: float
-
-    @property
-    def hours(self) -> float:
-        return (self.until - self.since) / 3600
-
-    @property
-    def usd(self) -> float | None:
-        """Dollars; None without a known price."""
-        return costs.between(self.bill.usd_per_hour, self.since, self.until)
-
-
-def parts_of(bill: Bill) -> list[BillPart]:
-    """Cut a bill wherever its payer or its use changes. Times outside of it are left out; an overlap counts for the first."""
-    cuts = [bill.ready_at, bill.held_at, bill.down_at]
-    cuts += [at for paid in bill.paid for at in (paid.since, paid.until)]
-    cuts += [at for work in bill.work for at in (work.since, work.until)]
-    points = sorted({bill.since, bill.end, *(at for at in cuts if at is not None and bill.since < at < bill.end)})
-    found: list[BillPart] = []
-    for since, until in pairwise(points):
-        payer = next((each for each in bill.paid if each.since <= since < each.until), None)
-        part = BillPart(bill, payer, _use(bill, since), since, until)
-        if found and (found[-1].payer, found[-1].use) == (payer, part.use):
-            found[-1] = replace(found[-1], until=until)
-        else:
-            found.append(part)
-    return found
-
-
-def _use(bill: Bill, at: float) -> Use:
-    work = next((each for each in bill.work if each.since <= at < each.until), None)
-    ready = bill.ready_at is not None and at >= bill.ready_at
-    down = bill.down_at is not None and at >= bill.down_at
-    if ready and work is not None:
-        return Use.FAILED if work.failed else Use.JOB
-    if ready and not down and bill.held_at is not None and at >= bill.held_at:
-        return Use.IDLE
-    if ready and not down and bill.lent:
-        return Use.JOB
-    used = bill.ready_at is not None and (bill.work or bill.lent or bill.held_at is not None)
-    return Use.OVERHEAD if used or bill.down_at is None else Use.LOST
-
-
-def clipped(part: BillPart, period: Period) -> BillPart | None:
-    """Return the part of the part in the period; None if there is none."""
-    since = max(part.since, period.since)
-    until = part.until if period.until is None else min(part.until, period.until)
-    return replace(part, since=since, until=until) if since < until else None
-
-
-By = Literal["run", "job", "project", "accelerator"]
+By = Literal["run", "job", "project", "accelerator", "owner", "cause"]
 HERE = "this machine"  # project and accelerator of a local run
 FORGOTTEN = str(LeaseState.FORGOTTEN)
 
 
 @dataclass(frozen=True, slots=True)
+class CauseCost:
+    """What went to one cause (`report.causes.Cause`). `chip_hours`, `cost_usd`: None if a type or a price is unknown."""
+
+    cause: str
+    hours: float
+    chip_hours: float | None
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CostRow:
-    """One run, job, project or accelerator type, or a total. Every dollar is None if one price in it is unknown.
+    """One run, job, project, accelerator type, owner or cause, or a total. Every dollar is None if one price in it is unknown.
 
     `job_usd`, `failed_usd`, `idle_usd`, `lost_usd` and `overhead_usd` add up to `cost_usd` (`Use` says what each is).
     `known_usd` is the part of it with a known price, None if none has one; `unpriced_hours` is the rest. `spot_saved_usd` is
     against the on-demand price of the same type and zone. On this machine there is no price, and `hours` are those of the
     runs. `job`: of a run. `chip_hours`: None if a type is unknown.
+
+    `causes` add up to `hours`, `chip_hours` and `cost_usd`. `waited_hours` are of runs for which no slice was billed meanwhile.
+    `granted_usd` is what granted capacity, which is free, would have cost.
     """
 
     name: str
@@ -179,6 +60,28 @@ class CostRow:
     lost_usd: float | None
     overhead_usd: float | None
     spot_saved_usd: float | None
+    granted_usd: float | None = 0.0
+    waited_hours: float = 0.0
+    causes: tuple[CauseCost, ...] = ()  #: the greatest first
+
+
+@dataclass(frozen=True, slots=True)
+class PersonCost:
+    """What the slices of one owner and one accelerator type cost: `CostRow` says what the figures are."""
+
+    owner: str
+    accelerator_type: str
+    cost: CostRow
+
+
+@dataclass(frozen=True, slots=True)
+class NotCounted:
+    """What is not in any dollar here, and may be billed beside the chips. `quantity`: None where tpujob does not measure it."""
+
+    what: str
+    quantity: float | None
+    unit: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +109,8 @@ class CloudCost:
     total: CostRow
     rows: tuple[CostRow, ...]  #: the most expensive first
     open_slices: tuple[OpenSlice, ...]
+    people: tuple[PersonCost, ...] = ()
+    not_counted: tuple[NotCounted, ...] = ()
 
     @property
     def billed(self) -> bool:
@@ -220,14 +125,22 @@ class CloudCost:
         return place_traits.traits_of(self.cloud).dollars
 
 
-def clouds(bills: Iterable[Bill], period: Period, by: By) -> tuple[CloudCost, ...]:
-    """Return each cloud on which something was billed in the period."""
+def clouds(
+    bills: Iterable[Bill], period: Period, by: By, waits: Iterable[Wait] = (), runs: Collection[str] | None = None
+) -> tuple[CloudCost, ...]:
+    """Return each cloud on which something was billed, or waited for, in the period. `runs`: only what these pay for."""
     found: dict[str, list[BillPart]] = defaultdict(list)
+    waited: dict[str, list[Wait]] = defaultdict(list)
     for bill in bills:
         for part in parts_of(bill):
-            if (inside := clipped(part, period)) is not None:
+            is_theirs = runs is None or (part.payer is not None and part.payer.run in runs)
+            if is_theirs and (inside := clipped(part, period)) is not None:
                 found[bill.cloud].append(inside)
-    return tuple(_cloud(cloud, found[cloud], by) for cloud in sorted(found, key=_order))
+    for wait in waits:
+        within = clipped(wait, period) if runs is None or wait.run in runs else None
+        if within is not None:
+            waited[wait.cloud].append(within)
+    return tuple(_cloud(cloud, found[cloud], waited[cloud], by) for cloud in sorted({*found, *waited}, key=_order))
 
 
 def _order(cloud: str) -> tuple[bool, bool, int]:
@@ -236,34 +149,89 @@ def _order(cloud: str) -> tuple[bool, bool, int]:
     return not traits.billed, place_traits.is_emulated(cloud), (*place_traits.NAMES, "").index(traits.name)
 
 
-def _cloud(cloud: str, found: Sequence[BillPart], by: By) -> CloudCost:
-    groups: dict[tuple[str, str | None], list[BillPart]] = defaultdict(list)
+def _cloud(cloud: str, found: Sequence[BillPart], waited: Sequence[Wait], by: By) -> CloudCost:
+    rows = _rows(found, waited, lambda each: _key(each, by))
+    types = _rows(found, waited, _whose)
+    people = tuple(PersonCost(row.name, row.job or "", replace(row, job=None)) for row in types)
+    total = _row("total", None, found, waited)
+    return CloudCost(cloud, total, tuple(rows), _open_slices(found), people, tuple(_not_counted(found)))
+
+
+def _rows(
+    found: Sequence[BillPart], waited: Sequence[Wait], key: Callable[[BillPart | Wait], tuple[str, str | None]]
+) -> list[CostRow]:
+    """Return a row for each key, which is its name and its second name, the most expensive first."""
+    groups: dict[tuple[str, str | None], tuple[list[BillPart], list[Wait]]] = defaultdict(lambda: ([], []))
     for part in found:
-        groups[_key(part, by)].append(part)
-    rows = [_row(name, job, inside) for (name, job), inside in groups.items()]
-    rows.sort(key=lambda row: (-(row.known_usd or 0.0), -row.hours, row.name))
-    return CloudCost(cloud, _row("total", None, found), tuple(rows), _open_slices(found))
+        groups[key(part)][0].append(part)
+    for wait in waited:
+        groups[key(wait)][1].append(wait)
+    rows = [_row(name, job, *inside) for (name, job), inside in groups.items()]
+    return sorted(rows, key=lambda row: (-(row.known_usd or 0.0), -row.hours, row.name, row.job or ""))
 
 
-def _row(name: str, job: str | None, found: Sequence[BillPart]) -> CostRow:
+def _row(name: str, job: str | None, found: Sequence[BillPart], waited: Sequence[Wait]) -> CostRow:
     def dollars(*uses: Use) -> float | None:
         return costs.total(each.usd for each in found if each.use in uses) if billed else None
 
-    billed = all(place_traits.traits_of(each.bill.cloud).billed for each in found)
+    clouds = {*(each.bill.cloud for each in found), *(each.cloud for each in waited)}
+    billed = all(place_traits.traits_of(each).billed for each in clouds)
     known = [each.usd for each in found if each.usd is not None]
-    chips = [None if each.bill.chips is None else each.bill.chips * each.hours for each in found]
     return CostRow(
         name=name,
         job=job,
-        runs=len({each.payer.run for each in found if each.payer is not None}),
+        runs=len({each.payer.run for each in found if each.payer is not None} | {each.run for each in waited}),
         slices=len({each.bill.id for each in found}) if billed else 0,
-        hours=sum(each.hours for each in found),
-        chip_hours=costs.total(chips),
+        hours=sum((each.hours for each in found), 0.0),
+        chip_hours=costs.total(each.chip_hours for each in found),
         cost_usd=dollars(*Use),
         known_usd=sum(known) if known else None,
         unpriced_hours=sum((each.hours for each in found if each.usd is None), 0.0),
         **{f"{use}_usd": dollars(use) for use in Use},
         spot_saved_usd=costs.total(_saved(each) for each in found if each.bill.spot) if billed else None,
+        granted_usd=costs.total(_granted(each) for each in found) if billed else None,
+        waited_hours=sum((each.until - each.since for each in waited), 0.0) / 3600,
+        causes=_causes(found, billed=billed),
+    )
+
+
+def _causes(found: Sequence[BillPart], *, billed: bool) -> tuple[CauseCost, ...]:
+    parts: dict[Cause, list[BillPart]] = defaultdict(list)
+    for part in found:
+        parts[part.cause].append(part)
+    made = [
+        CauseCost(
+            cause=str(cause),
+            hours=sum(each.hours for each in inside),
+            chip_hours=costs.total(each.chip_hours for each in inside),
+            cost_usd=costs.total(each.usd for each in inside) if billed else None,
+        )
+        for cause, inside in parts.items()
+    ]
+    return tuple(sorted(made, key=lambda each: -each.hours))
+
+
+def _granted(part: BillPart) -> float | None:
+    return 0.0 if part.bill.usd_per_hour != 0 else costs.between(part.bill.list_usd_per_hour, part.since, part.until)
+
+
+DISK_GB = 100  # of the boot disk of a TPU VM (docs/troubleshooting.md)
+
+
+def _not_counted(found: Sequence[BillPart]) -> Iterator[NotCounted]:
+    """Yield what a grant of chips leaves to the project: quantities that follow from the slices, and what is not measured."""
+    if not any(each.bill.vms for each in found):
+        return
+    vm_hours = sum(each.bill.vms * each.hours for each in found)
+    address_hours = sum(each.bill.addresses * each.hours for each in found)
+    unknown = "the price is not known here"
+    yield NotCounted("boot disks", DISK_GB * vm_hours, "GB hours", f"{DISK_GB} GB for each TPU VM; {unknown}")
+    yield NotCounted(
+        "external addresses", address_hours, "address hours", f"one for each TPU VM that has one; {unknown}"
+    )
+    yield NotCounted("Cloud Storage", None, "GB hours and requests", f"tpujob does not measure it; {unknown}")
+    yield NotCounted(
+        "egress", None, "GB", f"tpujob does not measure it; from a bucket in another region {egress.ANYWHERE}"
     )
 
 
@@ -300,14 +268,29 @@ def _open_slices(found: Sequence[BillPart]) -> tuple[OpenSlice, ...]:
     )
 
 
-def _key(part: BillPart, by: By) -> tuple[str, str | None]:
+def _key(part: BillPart | Wait, by: By) -> tuple[str, str | None]:
     """Return the name of the row that has this part, and the job of a run."""
-    bill, payer = part.bill, part.payer
-    if by in ("project", "accelerator"):
-        return bill.project if by == "project" else bill.accelerator_type, None
+    where = part.bill if isinstance(part, BillPart) else part
+    payer = part.payer if isinstance(part, BillPart) else part
+    match by:
+        case "project":
+            return where.project, None
+        case "accelerator":
+            return where.accelerator_type, None
+        case "owner":
+            return _whose(part)[0], None
+        case "cause":
+            return (str(part.cause) if isinstance(part, BillPart) else str(Cause.WAITING)), None
     if payer is None:
-        return f"slice {bill.name}", None
+        return f"slice {part.bill.name}" if isinstance(part, BillPart) else "", None
     return (payer.run, payer.job) if by == "run" else (payer.job, None)
+
+
+def _whose(part: BillPart | Wait) -> tuple[str, str]:
+    """Return the person and the accelerator type."""
+    where = part.bill if isinstance(part, BillPart) else part
+    payer = part.payer if isinstance(part, BillPart) else part
+    return (payer.owner if payer is not None else "") or where.owner, where.accelerator_type
 
 
 @dataclass(frozen=True, slots=True)

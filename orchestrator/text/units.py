@@ -55,6 +55,14 @@ def format_duration(seconds: float) -> str:
     return " ".join(parts)
 
 
+def rough_duration(seconds: float) -> str:
+    """Return whole units, the largest of which there are two: `59 m`, `23 h`."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
 def format_usd(amount: float | None) -> str:
     """Return `$0.10`; an amount above zero never looks like zero; None is "an unknown amount"."""
     if amount is None:

@@ -5,6 +5,7 @@ Debian's Chromium does (`apt-get install chromium`); without one, these tests ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -188,6 +189,109 @@ def test_curves_are_drawn_over_steps_and_over_time_and_the_keyboard_reads_them(
         assert min(seen.drawn()) > 1000 and seen.is_quiet()
 
 
+def two_runs(directory: Path) -> Path:
+    """Write the page of two runs that differ in a parameter; one of them has a reward, which is below 0 first."""
+    one = plain_run(directory / "a", name="fit", spec={"params": {"lr": 0.1}})
+    two = plain_run(directory / "b", name="fit", run="9xk1abcdef", spec={"params": {"lr": 0.3}})
+    two.metrics({"step": step, "loss": 1 / step, "reward": step - 50} for step in range(1, 201))
+    html = pages.runs_page([one.data(), two.data()], title="two", links=["a", "b"], hide=lambda text: text)
+    return written(directory / "page.html", html)
+
+
+def reading(seen: Seen, chart: int, key: str) -> str:
+    """Return what a chart says under its cursor after this key."""
+    seen.page.locator(".plot").nth(chart).focus()
+    seen.page.keyboard.press(key)
+    return seen.page.locator(f"[data-reading='{chart}']").inner_text()
+
+
+def drawn_as(seen: Seen, what: str) -> list[str | None]:
+    return [each.get_attribute(f"data-{what}") for each in seen.page.locator(".plot").all()]
+
+
+def test_smoothing_is_a_moving_average_over_the_raw_values_and_off_by_default(browser: Browser, tmp_path: Path) -> None:
+    path = written(tmp_path / "page.html", plain_run(tmp_path / "a").page())
+    with opened(browser, path) as seen:
+        assert drawn_as(seen, "curves") == ["1"] * 4 and seen.page.locator("output").inner_text() == "off"
+        seen.page.get_by_label("smoothing").fill("0.5")
+        assert drawn_as(seen, "curves") == ["2"] * 4, "the raw values stay"
+        first, second = (2.3 * math.exp(-step / 50) for step in (1, 2))
+        assert reading(seen, 0, "Home").endswith(f": {first:.4g} (smoothed {first:.4g})"), "no pull to 0"
+        assert reading(seen, 0, "ArrowRight").endswith(f"(smoothed {(first + 2 * second) / 3:.4g})")
+        seen.page.emulate_media(color_scheme="dark")  # it is drawn again
+        assert drawn_as(seen, "curves") == ["2"] * 4 and seen.page.locator("output").inner_text() == "0.50"
+        seen.page.get_by_label("smoothing").fill("0")
+        assert drawn_as(seen, "curves") == ["1"] * 4 and seen.is_quiet()
+
+
+def test_the_keyboard_switches_runs_off_in_all_charts_at_once(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, two_runs(tmp_path)) as seen:
+        assert drawn_as(seen, "curves") == ["2", "1", "1", "2", "2"], "loss, acc, reward, throughput, seconds per step"
+        assert "lr=0.1 0.04213 · lr=0.3 0.005" in reading(seen, 0, "End")
+        seen.page.get_by_label("lr=0.3").focus()
+        seen.page.keyboard.press("Space")
+        assert drawn_as(seen, "curves") == ["1", "1", "0", "1", "1"]
+        assert reading(seen, 0, "End") == "step 200: lr=0.1 0.04213" and reading(seen, 2, "End") == ""
+        seen.page.get_by_role("button", name="all off").press("Enter")
+        assert drawn_as(seen, "curves") == ["0"] * 5
+        assert not seen.page.get_by_label("lr=0.1").is_checked()
+        seen.page.get_by_role("button", name="all on").press("Enter")
+        assert drawn_as(seen, "curves") == ["2", "1", "1", "2", "2"] and seen.is_quiet()
+
+
+def test_a_logarithmic_axis_says_that_it_leaves_out_what_is_not_above_0(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, two_runs(tmp_path)) as seen:
+        seen.page.get_by_label("logarithmic").check()
+        assert drawn_as(seen, "y") == ["log"] * 5
+        notes = [seen.page.locator(f"[data-note='{chart}']").inner_text() for chart in range(5)]
+        assert [text[:38] for text in notes] == ["", "", "Values of 0 or less are left out: a lo", "", ""]
+        assert reading(seen, 2, "Home") == "step 1: " and reading(seen, 2, "End") == "step 200: lr=0.3 150"
+    world = plain_run(tmp_path / "c")
+    world.metrics({"step": step, "loss": -step} for step in range(9))
+    with opened(browser, written(tmp_path / "negative.html", world.page())) as seen:
+        seen.page.get_by_label("logarithmic").check()
+        assert drawn_as(seen, "y") == ["linear", "log", "log"], "a chart that has nothing else keeps its axis"
+        assert seen.page.locator("[data-note='0']").inner_text() == "No value is above 0, so the axis is linear."
+        assert seen.is_quiet()
+
+
+def test_values_without_a_step_are_counted_and_have_no_time(browser: Browser, tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    world.metrics({"loss": 2 / number} for number in range(1, 51))
+    with opened(browser, written(tmp_path / "page.html", world.page())) as seen:
+        assert drawn_as(seen, "x") == ["value", "step", "step"] and reading(seen, 0, "End") == "value 50: 0.04"
+        seen.page.get_by_label("time").check()
+        assert drawn_as(seen, "x") == ["value", "time", "time"] and reading(seen, 0, "End") == "value 50: 0.04"
+        assert "It is not known when" in seen.page.locator("[data-note='0']").inner_text() and seen.is_quiet()
+
+
+def test_what_is_seen_of_a_curve_stays_when_it_is_drawn_another_way(browser: Browser, tmp_path: Path) -> None:
+    path = written(tmp_path / "page.html", plain_run(tmp_path / "a").page())
+    with opened(browser, path) as seen:
+        over = seen.page.locator(".u-over").first
+        box = over.bounding_box()
+        assert box is not None
+
+        def in_the_middle() -> int:
+            """Return the step under the middle of the chart."""
+            seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
+            text = seen.page.locator("[data-reading='0']").inner_text()
+            return int(text.removeprefix("step ").partition(":")[0])
+
+        whole = in_the_middle()
+        seen.page.mouse.move(box["x"], box["y"] + 50)
+        seen.page.mouse.down()
+        seen.page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 50, steps=4)
+        seen.page.mouse.up()
+        zoomed = in_the_middle()
+        assert zoomed < whole / 2
+        seen.page.get_by_label("smoothing").fill("0.5")
+        assert in_the_middle() == zoomed
+        over.dblclick()
+        seen.page.get_by_label("smoothing").fill("0")
+        assert in_the_middle() == whole and seen.is_quiet()
+
+
 def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: Path) -> None:
     path = written(tmp_path / "page.html", plain_run(tmp_path / "a").page())
     with opened(browser, path, color_scheme="dark") as seen:
@@ -200,6 +304,13 @@ def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: P
         assert min(seen.drawn()) > 1000 and max(edges) <= 700, "on a sheet no chart covers another"
         seen.page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#e6eaf0"
+
+
+def test_on_paper_the_legend_has_the_runs_that_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, two_runs(tmp_path)) as seen:
+        seen.page.get_by_label("lr=0.3").uncheck()
+        seen.page.emulate_media(media="print")
+        assert seen.page.locator(".controls").inner_text().split() == ["runs", "lr=0.1"]
 
 
 def test_of_a_long_log_its_end_is_seen(browser: Browser, tmp_path: Path) -> None:
@@ -225,6 +336,8 @@ def test_a_screen_reader_gets_headings_captions_and_the_curves_in_words(browser:
                 [...document.querySelectorAll(selector)].map(element => element.outerHTML.slice(0, 80)))"""
         )
         assert missing == []
+        controls = "[...document.querySelectorAll('input, button')]"
+        assert seen.page.evaluate(f"{controls}.filter(each => !each.labels.length && !each.innerText).length") == 0
         levels = [
             int(name[1])
             for name in seen.page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(h => h.tagName)")

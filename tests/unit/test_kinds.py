@@ -11,7 +11,8 @@ import pytest
 from orchestrator import places
 from orchestrator import traits as place_traits
 from orchestrator.promise.lease.lease import SliceName
-from orchestrator.report.spending import Period, clouds
+from orchestrator.report.bill_parts import Period
+from orchestrator.report.spending import clouds
 from orchestrator.traits import NEWER
 from tests.unit.report.test_costs import USED
 from tests.unit.test_imports import imports, package_of, read, sources

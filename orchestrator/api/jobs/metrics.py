@@ -16,6 +16,7 @@ import regex  # not `re`: its search can be given a time limit, and lets other t
 
 from orchestrator.api.session.events import Metrics
 from orchestrator.api.session.reporter import Reporter
+from orchestrator.hosts.fleet.follow import Beside
 from orchestrator.report.files.metrics import (
     COLLECTED,
     FOUND,
@@ -27,6 +28,7 @@ from orchestrator.report.files.metrics import (
     name_hash,
     summarize,
 )
+from orchestrator.report.files.newest import BESIDE
 from orchestrator.system import private_files, whole_file
 from orchestrator.text.parsing import MetricLine, line_of, step_of
 from orchestrator.text.redaction import RedactedStream
@@ -133,6 +135,7 @@ class RunMetrics:
         self._lock = threading.Lock()
         self._live: IO[bytes] | None = None
         self._found: IO[bytes] | None = None
+        self._beside: dict[str, tuple[IO[bytes] | None, RedactedStream]] = {}  # copies of files beside it, by kind
         self._found_by: int | None = (
             None  # the lowest worker whose lines had metrics: those of the others would repeat them
         )
@@ -146,17 +149,30 @@ class RunMetrics:
         self._paced = Paced(EVERY_S, self._report, self._lock)
 
     def __call__(self, worker: int, data: bytes) -> None:
-        """Take the next bytes of the file; b"" says that it begins anew."""
+        """Take the next bytes of the file, or of one beside it; b"" says that it begins anew."""
         with self._lock:
-            if not data:
+            if isinstance(data, Beside):
+                self._copy(data)
+            elif not data:
                 self._close_live()
                 self._live, self._followed = _opened(self._directory / LIVE, "wb"), Followed()
                 self._stream.flush()
-                return
-            _write(self._live, self._stream.feed(data))
-            found = self._followed.feed(data)
-            self._learn_names(self._followed.sums.names)
-            self._note_all(worker, found)
+            else:
+                _write(self._live, self._stream.feed(data))
+                found = self._followed.feed(data)
+                self._learn_names(self._followed.sums.names)
+                self._note_all(worker, found)
+
+    def _copy(self, piece: Beside) -> None:
+        if not piece:
+            file, _ = self._beside.get(piece.kind, (None, None))
+            if file is not None:
+                file.close()
+            opened = _opened(self._directory / BESIDE[piece.kind].live, "wb")
+            self._beside[piece.kind] = opened, RedactedStream(self._reporter.secrets)
+        elif piece.kind in self._beside:
+            file, stream = self._beside[piece.kind]
+            _write(file, stream.feed(piece))
 
     def search(self, worker: int, lines: Iterable[str]) -> None:
         """Search printed lines with the patterns of the job. Of several workers that print metrics, the lowest counts."""
@@ -181,6 +197,12 @@ class RunMetrics:
             self._close_live()
             if self._found is not None:
                 self._found.close()
+            for kind, (file, stream) in self._beside.items():
+                _write(file, stream.flush())
+                if file is not None:
+                    file.close()
+                if (self._directory / BESIDE[kind].collected).exists():
+                    (self._directory / BESIDE[kind].live).unlink(missing_ok=True)
             if (self._directory / COLLECTED).exists():
                 (self._directory / LIVE).unlink(missing_ok=True)
                 self._learn_names(summarize(self._directory / COLLECTED).keys())  # also those that were not followed

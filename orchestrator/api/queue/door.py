@@ -7,15 +7,19 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator.api import jobs
+from orchestrator.api import jobs, results
 from orchestrator.api.queue import queue as queues
+from orchestrator.api.queue.hands import RecordIn
 from orchestrator.api.session.arguments import Duration, seconds
 from orchestrator.promise.lease.run_spec import SweepPart
+from orchestrator.queue.passes import play
 
 if TYPE_CHECKING:
     from orchestrator.api.jobs.job import CheckedJob, Job
     from orchestrator.api.queue.queue import QueueEntry, QueueReport
+    from orchestrator.api.results.costs import Since
     from orchestrator.api.session.session import Session
+    from orchestrator.report.spending import By, CostReport
 
 PASSES = "10s", "1d"
 
@@ -55,6 +59,17 @@ class JobQueue:
         """Return the queue: what has a slice, what waits and why, and what ended."""
         with self._session() as session:
             return queues.report(session)
+
+    def cost(
+        self, name: str | None = None, *, month: str | None = None, since: Since | None = None, by: By = "job"
+    ) -> CostReport:
+        """Return what the jobs of the queue that ran on this machine cost, as `Client.cost`.
+
+        The owner of a job is who added it, and it waits from then on.
+        """
+        with self._session() as session:
+            jobs = play(RecordIn(queues.store_of(session)).read()).queue.jobs
+            return results.costs.cost(session, name, month=month, since=since, by=by, queued=jobs)
 
     def hold(self, *names: str) -> tuple[QueueEntry, ...]:
         """Keep jobs that wait from starting. `names`: ids, or names of jobs or sweeps."""

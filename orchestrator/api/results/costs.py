@@ -2,37 +2,72 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import get_args
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, get_args
 
 from orchestrator import catalog, traits
+from orchestrator.api.session import lookup
 from orchestrator.api.session.session import Session
 from orchestrator.errors import UserError
+from orchestrator.promise.lease.access import Via
 from orchestrator.promise.lease.lease import Lease, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
-from orchestrator.report import spending
+from orchestrator.queue.record import QueuedJob
+from orchestrator.report import causes, spending
+from orchestrator.report.bill_parts import Bill, BilledInterval, Period
+from orchestrator.report.causes import Wait, Work
+from orchestrator.report.files import timing_file
 from orchestrator.report.rows import costs
-from orchestrator.report.spending import HERE, Bill, BilledInterval, By, CostReport, Period, Work
+from orchestrator.report.spending import HERE, By, CostReport
 from orchestrator.text.units import parse_duration
 
 NOTE = f"an estimate by {catalog.PRICES_AS_OF}, of what this machine ran; not an invoice"
 Since = str | date | timedelta
+NO_JOBS: Mapping[str, QueuedJob] = MappingProxyType({})
 
 
-def cost(session: Session, *, month: str | None = None, since: Since | None = None, by: By = "job") -> CostReport:
+def cost(
+    session: Session,
+    name: str | None = None,
+    *,
+    month: str | None = None,
+    since: Since | None = None,
+    by: By = "job",
+    queued: Sequence[QueuedJob] | None = None,
+) -> CostReport:
     """Return the costs of a month of UTC, or since a day or for so long; by default of this month.
 
-    Recovers what earlier commands left first. Raises UserError for a period that does not exist or has not begun.
+    `name`: only what the runs of this id or name pay for, or of this sweep, by default of all time. `queued`: only what these
+    jobs pay for. Recovers what earlier commands left first. Raises UserError for a period that does not exist or has not
+    begun; UnknownRun.
     """
     if by not in get_args(By):
         raise UserError(f"by {by}: must be one of {', '.join(get_args(By))}")
     session.recover()
-    asked_at = session.now()
-    asked = period(month, since, asked_at)
-    found = spending.clouds(bills(session.ledger, session.now), asked, by)
-    return CostReport(asked.since, asked.until, asked_at, by, catalog.PRICES_AS_OF, NOTE, found)
+    asked_at, runs = session.now(), None if name is None else _runs_of(session, name)
+    if runs is None or month is not None or since is not None:
+        asked = period(month, since, asked_at)
+    else:
+        asked = Period(min(run.created_at for run in runs.values()))
+    wanted = None if runs is None else {*runs}
+    if queued is not None:
+        wanted = {each.id for each in queued if wanted is None or each.id in wanted}
+    found, waits = bills_and_waits(session, asked.since, wanted, {each.id: each for each in queued or ()})
+    clouds = spending.clouds(found, asked, by, waits, wanted)
+    return CostReport(asked.since, asked.until, asked_at, by, catalog.PRICES_AS_OF, NOTE, clouds)
+
+
+def _runs_of(session: Session, name: str) -> dict[str, RunRecord]:
+    """Return what a run's id, the name of a job or that of a sweep means. Raises UnknownRun, UserError."""
+    meant = lookup.meant(session, name)
+    ids, sweeps = {*meant.runs}, {each.id for each in meant.sweeps}
+    every = [run for run, _ in session.ledger.runs()]
+    found = {run.id: run for run in every if run.id in ids or run.spec.sweep.id in sweeps or _job(run) == name}
+    return found or {run.id: run for run, _ in lookup.runs(session, name)}
 
 
 def period(month: str | None, since: Since | None, now: float) -> Period:
@@ -85,25 +120,80 @@ def _read(since: str) -> date | timedelta:
 # Who pays for what is decided in `report.costs`, so that `tpujob cost` has the dollars of `tpujob show`.
 
 
-def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
-    """Yield the bills of every cloud. `now`: the ledger's time of a cloud, in unix seconds."""
+class Books(Protocol):
+    """What a session has of it."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of this machine."""
+
+    @property
+    def owner(self) -> str:
+        """Whose the runs on this machine are."""
+
+    def now(self, cloud: str | None = None) -> float:
+        """Return the ledger's time of a cloud, in unix seconds."""
+
+
+def bills_and_waits(
+    books: Books, since: float = 0.0, runs: Collection[str] | None = None, queued: Mapping[str, QueuedJob] = NO_JOBS
+) -> tuple[list[Bill], list[Wait]]:
+    """Return the bills of every cloud, and when a run waited and none was billed for it.
+
+    What a job timed of itself is read only of runs that go on or ended after `since`. `runs`: leave out the others.
+    """
     paid: dict[str, list[BilledInterval]] = defaultdict(list)
     work: dict[str, list[Work]] = defaultdict(list)
-    for run, _ in ledger.runs():
-        at = now(run.cloud)
-        if not traits.traits_of(run.cloud).billed:
-            yield from _local(ledger, run, at)
+    found: list[Bill] = []
+    waits: list[Wait] = []
+    ledger = books.ledger
+    for run, last in ledger.runs():
+        if runs is not None and run.id not in runs:
             continue
-        for share in costs.shares(ledger, run, at):
-            paid[share.lease.id].append(BilledInterval(run.id, _job(run), share.since, share.until))
-        for attempt in ledger.attempts_of(run.id):
+        at, job = books.now(run.cloud), queued.get(run.id)
+        attempts = ledger.attempts_of(run.id)
+        worked = _worked(ledger, run, attempts, at, is_old=last.ended_at is not None and last.ended_at <= since)
+        if not traits.traits_of(run.cloud).billed:
+            found += [_local(run, *each, at, books.owner) for each in zip(attempts, worked, strict=True)]
+            continue
+        shares, owner = costs.shares(ledger, run, at), job.owner if job else ""
+        for share in shares:
+            paid[share.lease.id].append(BilledInterval(run.id, _job(run), share.since, share.until, owner))
+        for attempt, each in zip(attempts, worked, strict=True):
             if attempt.lease_id is not None:
-                work[attempt.lease_id].append(_work(attempt, costs.began_at(ledger, run, attempt), at))
+                work[attempt.lease_id].append(each)
+        waits += _waits(ledger, run, attempts, worked, shares, at, job)
     for lease in ledger.leases():
-        since = lease.billed_from
+        begin = lease.billed_from
         is_others = lease.purpose is Purpose.ELSEWHERE and not work[lease.id]  # this machine only looked at it
-        if since is not None and not is_others and not costs.came_to_nothing(ledger, lease):
-            yield _bill(ledger, lease, since, now(lease.cloud), tuple(paid[lease.id]), tuple(work[lease.id]))
+        if begin is not None and not is_others and not costs.came_to_nothing(ledger, lease):
+            found.append(
+                _bill(ledger, lease, begin, books.now(lease.cloud), tuple(paid[lease.id]), tuple(work[lease.id]))
+            )
+    return found, waits
+
+
+def _waits(
+    ledger: Ledger,
+    run: RunRecord,
+    attempts: Sequence[Attempt],
+    worked: Sequence[Work],
+    shares: Sequence[costs.Share],
+    now: float,
+    job: QueuedJob | None,
+) -> Iterator[Wait]:
+    billed = [(share.since, share.until) for share in shares]
+    asked = ledger.leases_of(run.id)
+    since = job.added_at if job else None
+    for attempt, each in zip(attempts, worked, strict=True):
+        lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
+        ready_at = lease.ready_at if lease else None
+        until = each.until if ready_at is None else ready_at
+        shown = lease or next(iter(asked), None)
+        owner, project, kind = (shown.owner, shown.name.project, shown.accelerator_type) if shown else ("", "", "")
+        for begin, end in causes.not_in(each.since if since is None else since, until, billed):
+            yield Wait(run.cloud, run.id, _job(run), job.owner if job else owner, project, kind, begin, end)
+        since = attempt.ended_at
 
 
 def _bill(
@@ -114,6 +204,7 @@ def _bill(
     held = [at for at, event, _ in ledger.events(lease.id) if event == "held"]
     if lease.purpose is Purpose.HOLD and not held:
         held = [since]  # of `tpujob up`, which has not come to its end
+    vms = kind.hosts * lease.slices if kind and traits.traits_of(lease.cloud).by_target else 0  # else of the cluster
     return Bill(
         id=lease.id,
         cloud=lease.cloud,
@@ -129,6 +220,10 @@ def _bill(
         now=now,
         usd_per_hour=lease.usd_per_hour,
         spot=lease.spot,
+        list_usd_per_hour=catalog.usd_per_hour(lease.accelerator_type, zone, spot=lease.spot),
+        owner=lease.owner,
+        vms=vms,
+        addresses=vms if lease.route.via is Via.EXTERNAL else 0,
         on_demand_usd_per_hour=catalog.usd_per_hour(lease.accelerator_type, zone, spot=False),
         ready_at=lease.ready_at,
         held_at=held[0] if held else None,
@@ -139,29 +234,48 @@ def _bill(
     )
 
 
-def _local(ledger: Ledger, run: RunRecord, now: float) -> Iterator[Bill]:
-    for attempt in ledger.attempts_of(run.id):
-        since = costs.began_at(ledger, run, attempt)
-        until = attempt.ended_at
-        yield Bill(
-            id=attempt.id,
-            cloud=run.cloud,
-            project=HERE,
-            name=run.name,
-            accelerator_type=HERE,
-            state=str(attempt.state),
-            since=since,
-            until=until,
-            now=now,
-            ready_at=since,
-            paid=(BilledInterval(run.id, _job(run), since, now if until is None else until),),
-            work=(_work(attempt, since, now),),
+def _local(run: RunRecord, attempt: Attempt, work: Work, now: float, owner: str) -> Bill:
+    return Bill(
+        id=attempt.id,
+        cloud=run.cloud,
+        project=HERE,
+        name=run.name,
+        accelerator_type=HERE,
+        owner=owner,
+        state=str(attempt.state),
+        since=work.since,
+        until=attempt.ended_at,
+        now=now,
+        ready_at=work.since,
+        paid=(BilledInterval(run.id, _job(run), work.since, work.until),),
+        work=(work,),
+    )
+
+
+def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: float, *, is_old: bool) -> Sequence[Work]:
+    """Return when each attempt worked, and to what that went."""
+    timing = None if is_old else timing_file.read_run(Path(run.directory))
+    ran = [each.started_at for each in attempts if each.started_at is not None]
+    spans = causes.spans_of(timing, ran) if timing is not None and ran else ()
+    events = [ledger.events(each.id) for each in attempts]
+    found = []
+    for attempt, own, after in zip(attempts, events, [*events[1:], []], strict=True):
+        ended_at = attempt.ended_at
+        saved_s = next((data["saved_s"] for _, kind, data in after if kind == "continued"), None)
+        collecting = (at for at, kind, data in own if kind == "moved" and data["state"] == AttemptState.COLLECTING)
+        found.append(
+            Work(
+                costs.began_at(ledger, run, attempt),
+                now if ended_at is None else ended_at,
+                failed=attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED,
+                lost=any(kind == "attempt_ended" and data.get("cause") for _, kind, data in own),
+                main_at=attempt.started_at,
+                done_at=next(collecting, None),
+                saved_at=None if saved_s is None or ended_at is None else ended_at - saved_s,
+                spans=spans,
+            )
         )
-
-
-def _work(attempt: Attempt, began_at: float, now: float) -> Work:
-    failed = attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED
-    return Work(began_at, now if attempt.ended_at is None else attempt.ended_at, failed)
+    return found
 
 
 def _job(run: RunRecord) -> str:

@@ -1,4 +1,4 @@
-"""The runs of this machine, from its ledger: `list`, and the names that a shell completes. What files say is in `reports`."""
+"""The runs of this machine: `list`, and the names that a shell completes. All that their files say is in `reports`."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,13 @@ def runs(session: Session) -> tuple[RunSummary, ...]:
     session.recover()
     ledger = session.ledger
     return tuple(
-        summary(run, attempt, costs.of_run(ledger, run, session.now(run.cloud))) for run, attempt in ledger.runs()
+        summary(
+            run,
+            attempt,
+            ledger.lease(attempt.lease_id) if attempt.lease_id else None,
+            costs.of_run(ledger, run, session.now(run.cloud)),
+        )
+        for run, attempt in ledger.runs()
     )
 
 

@@ -46,6 +46,16 @@ def write_report(session: Session, names: Sequence[str], out: Path | None = None
     return path
 
 
+def live_page(session: Session, name: str) -> str:
+    """Return the page of the run of this id as it is served: it renews itself while the run goes on. Raises UnknownRun."""
+    from orchestrator.report.page import pages, timeline  # Jinja2, only where there is a page
+
+    run, attempt = session.ledger.run(name)
+    session.know_secrets(run)
+    data = timeline.read(session.ledger, run, attempt, session.now(run.cloud))
+    return pages.run_page(data, link=".", hide=session.reporter.secrets.hide, trace=False, live=True)
+
+
 def write_file(path: Path, text: str) -> None:
     """Write a file that the user named. Raises ConfigError."""
     with _refused(path):

@@ -65,16 +65,18 @@ def wrapped(text: str, stream: TextIO, indent: int = HANG) -> str:
 
     What is in backticks, such as a command to copy, stays on one line, if need be on one that is too long.
     """
-    if not stream.isatty():
-        return text
-    width = shutil.get_terminal_size().columns
+    return "\n".join(wrapped_to(text, shutil.get_terminal_size().columns, indent)) if stream.isatty() else text
+
+
+def wrapped_to(text: str, width: int, indent: int = HANG) -> list[str]:
+    """Return the lines of the text, wrapped at this width; see `wrapped`."""
     if all(len(line.expandtabs()) <= width for line in text.split("\n")):
-        return text
+        return text.split("\n")
 
     fill = functools.partial(textwrap.wrap, width=width, subsequent_indent=" " * indent, break_long_words=False)
     whole = re.sub("`[^`\n]*`", lambda found: found[0].replace(" ", "\0"), text)
     lines = (fill(line, break_on_hyphens=False) or [""] for line in whole.split("\n"))
-    return "\n".join(part for parts in lines for part in parts).replace("\0", " ")
+    return [part.replace("\0", " ") for parts in lines for part in parts]
 
 
 CALL_LOG = "tpujob.api"  # the logger of the calls to the API

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from orchestrator.report.causes import Cause
 from orchestrator.report.rows.layout import csv_cell, csv_lines, format_cost
 from orchestrator.report.spending import By, CloudCost, CostReport, CostRow, OpenSlice
 from orchestrator.text.terminal import Table
@@ -47,6 +48,17 @@ def table(found: CloudCost, by: By) -> Table:
     return Table(head, body, right=tuple(range(first_right, len(head))), optional=(2, 1, 6, 4) if billed else ())
 
 
+def causes(row: CostRow, *, billed: bool) -> Table:
+    """Return to what the hours of a row went, the greatest part first."""
+    body = []
+    for each in row.causes:
+        share = f"{100 * each.hours / row.hours:.1f} %" if row.hours else "-"
+        dollars = (_hours(each.chip_hours), _part(each.cost_usd)) if billed else ()
+        body.append((each.cause, share, format_duration(3600 * each.hours), *dollars))
+    head = ("WHERE IT WENT", "SHARE", "TIME", *(("CHIP HOURS", "COST") if billed else ()))
+    return Table(head, tuple(body), right=tuple(range(1, len(head))))
+
+
 def _dollars(row: CostRow) -> tuple[str, ...]:
     parts = (row.failed_usd, row.idle_usd, row.lost_usd, row.spot_saved_usd)
     return (_hours(row.chip_hours), cost_text(row), *map(_part, parts))
@@ -74,8 +86,10 @@ def _part(usd: float | None) -> str:
 def remarks(found: CloudCost) -> list[str]:
     """Return what the table does not say: what the parts are, what has no price, what is still billed."""
     total = found.total
+    waited = f"waited for a slice, with none billed: {format_duration(3600 * total.waited_hours)}"
+    said = [waited] if total.waited_hours else []
     if not found.billed:
-        return []
+        return said
     parts = [
         ("jobs", total.job_usd),
         ("creating and deleting", total.overhead_usd),
@@ -83,7 +97,7 @@ def remarks(found: CloudCost) -> list[str]:
         ("IDLE, held without a run", total.idle_usd),
         ("LOST, slices that no job reached, as in a lost race", total.lost_usd),
     ]
-    said = [f"of {cost_text(total)}: {'; '.join(f'{name}: {_part(usd)}' for name, usd in parts if usd != 0)}"]
+    said += [f"of {cost_text(total)}: {'; '.join(f'{name}: {_part(usd)}' for name, usd in parts if usd != 0)}"]
     if total.unpriced_hours:
         hours = format_duration(total.unpriced_hours * 3600)
         said.append(f"unknown: {hours} of slices without a price in the table; no sum of dollars has them")
@@ -101,7 +115,8 @@ def _open_text(each: OpenSlice, cloud: str) -> str:
 
 def csv_text(found: CostReport) -> str:
     """Return a header and one line for each row, without totals; a dollar that is unknown is empty."""
-    columns = [each for each in CostRow.__dataclass_fields__ if each != "name" and (each != "job" or found.by == "run")]
+    left_out = {"name", "causes"} | ({"job"} if found.by != "run" else set())
+    columns = [each for each in CostRow.__dataclass_fields__ if each not in left_out]
     period = {"since": minute_clock(found.since), "until": minute_clock(_until(found))}
     rows = [
         {
@@ -109,8 +124,16 @@ def csv_text(found: CostReport) -> str:
             "cloud": cloud.cloud,
             found.by: csv_cell(row.name),
             **{k: csv_cell(getattr(row, k)) for k in columns},
+            **_cause_cells(row),
         }
         for cloud in found.clouds
         for row in cloud.rows
     ]
-    return csv_lines(rows, ("since", "until", "cloud", found.by, *columns))
+    of_causes = [f"{cause}_cause_{what}" for cause in Cause for what in ("hours", "usd")]
+    return csv_lines(rows, ("since", "until", "cloud", found.by, *columns, *of_causes))
+
+
+def _cause_cells(row: CostRow) -> dict[str, float | None]:
+    """Return hours and dollars of each cause; what a row has nothing of is empty."""
+    hours: dict[str, float | None] = {f"{each.cause}_cause_hours": each.hours for each in row.causes}
+    return hours | {f"{each.cause}_cause_usd": each.cost_usd for each in row.causes}

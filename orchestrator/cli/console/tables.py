@@ -53,9 +53,26 @@ def print_table(
             emit("\t".join(row))
         return
     width = shutil.get_terminal_size().columns
-    shown, widths = fit([head, *body], width, optional=optional, shortens=shortens, wraps=wraps)
     # Drawn from clean cells: what it holds of escapes is color.
-    console().out(_drawn(head, body, shown, widths, right=right, states=states, shortens=shortens))
+    how: dict[str, Any] = {"right": right, "states": states, "optional": optional, "shortens": shortens, "wraps": wraps}
+    console().out("\n".join(table_lines(head, body, width, **how)))
+
+
+def table_lines(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    width: int,
+    *,
+    right: Collection[int] = (),
+    states: Collection[int] = (),
+    optional: Sequence[int] = (),
+    shortens: Sequence[int] = (),
+    wraps: Sequence[int] = (),
+) -> list[str]:
+    """Return the lines of a table for a terminal of this width, its headings first; see `print_table`."""
+    head, body = [_one_line(cell) for cell in headers], [[_one_line(cell) for cell in row] for row in rows]
+    shown, widths = fit([head, *body], width, optional=optional, shortens=shortens, wraps=wraps)
+    return _drawn(head, body, shown, widths, right=right, states=states, shortens=shortens)
 
 
 def fit(
@@ -101,7 +118,7 @@ def _drawn(
     right: Collection[int],
     states: Collection[int],
     shortens: Collection[int],
-) -> str:
+) -> list[str]:
     paints, lines = has_color(sys.stdout), list[str]()
     for row in (head, *body):
         styles = [BOLD if row is head else ESCAPES[color_of(row[each])] if each in states else "" for each in shown]
@@ -117,7 +134,7 @@ def _drawn(
                 painted = f"{style}{text}{RESET}" if paints and style and text else text
                 line += (space + painted if each in right else painted + space) + " " * GAP
             lines.append(line.rstrip())
-    return "\n".join(lines)
+    return lines
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -33,6 +33,23 @@ TEXT_CHARS = 300  # of what a worker or its place says of an end
 OWN_ENDS = ("", "setup", "failed", "lost", "OOMKilled", "ContainerCannotRun", "StartError")
 
 
+class Beside(bytes):
+    """A piece of a file that the job's supervisor writes beside its metrics: passed on as these are, and named by `kind`.
+
+    `chips` is tpu-metrics.jsonl, `host` is host.jsonl. An empty one says that the file begins anew.
+    """
+
+    kind: str
+
+    def __new__(cls, kind: str, data: bytes) -> "Beside":
+        piece = super().__new__(cls, data)
+        piece.kind = kind
+        return piece
+
+
+BESIDE = {b"C": "chips", b"H": "host"}
+
+
 class WorkerState(StrEnum):
     RUNNING = "running"
     EXITED = "exited"
@@ -140,7 +157,7 @@ class Follower(WorkerFollower):
         super().__init__(connection.index, wakeup, now)
         self._connection, self._attempt, self._phase = connection, attempt, phase
         self._is_before = opened is None and phase == "main"  # still at the log of the setup
-        self._metrics_offset = 0
+        self._offsets = dict.fromkeys((b"M", *BESIDE), 0)  # of each file, by its frame
         self._opened = opened  # a stream of the log from its first byte, if there is one already
         self._deliver, self._metrics = deliver, metrics
 
@@ -166,9 +183,9 @@ class Follower(WorkerFollower):
                 elif kind == b"G" and content[:DIGITS].isdigit():
                     self._deliver(self._connection.index, left_out := LeftOut(int(content[:DIGITS])))
                     self._log_bytes += left_out.size_bytes
-                elif kind == b"M" and self._metrics is not None:
-                    self._metrics(self._connection.index, content)
-                    self._metrics_offset = self._metrics_offset + len(content) if content else 0
+                elif kind in self._offsets and self._metrics is not None:
+                    self._metrics(self._connection.index, content if kind == b"M" else Beside(BESIDE[kind], content))
+                    self._offsets[kind] = self._offsets[kind] + len(content) if content else 0
                 elif kind == b"S" and self._take(parse_json(content)):
                     return
 
@@ -176,8 +193,8 @@ class Follower(WorkerFollower):
         call, self._opened = self._opened, None
         if call is None:
             verb = ("follow", self._attempt, "setup" if self._is_before else self._phase, str(self._log_bytes))
-            metrics = () if self._metrics is None or self._is_before else (str(self._metrics_offset),)
-            call = WorkerCall(self._connection, *verb, *metrics, silence_s=SILENCE_S)
+            offsets = () if self._metrics is None or self._is_before else map(str, self._offsets.values())
+            call = WorkerCall(self._connection, *verb, *offsets, silence_s=SILENCE_S)
             call.end_input()
         call.silence_s = SILENCE_S
         return call

@@ -138,6 +138,13 @@ def _titles(firsts: Sequence[RunFigures], params: Sequence[Mapping[str, Any]]) -
     return titles
 
 
+def labels(columns: Sequence[RunFigures]) -> list[str]:
+    """Return what tells each run from the others: the parameters that differ, or its name where that is not enough."""
+    found = _titles(columns, [column.params for column in columns])
+    params = len({_key(column, ()) for column in columns}) == len(columns) == len(set(found))
+    return found if params else compare.titles(columns)
+
+
 def _group(title: str, members: Sequence[RunFigures], over: Sequence[str]) -> RunGroup:
     first = members[0]
     averaged = tuple(column for column in members if column.state == AttemptState.SUCCEEDED)

@@ -11,15 +11,24 @@ what `MetricSums` makes of it. A run that is attached follows the file while the
 
 import hashlib
 import math
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from orchestrator.report.files.artifact_files import loads, measured, open_regular, pieces, read_object, remembered
+from orchestrator.report.files.artifact_files import (
+    last_objects,
+    loads,
+    measured,
+    open_regular,
+    pieces,
+    read_object,
+    remembered,
+)
 from orchestrator.text.parsing import LINE_BYTES, NAMES, NotFinite, is_metric, less_is_better, number, spelled, step_of
 
 Point = tuple[float, float | None]  # x and value; None: it was no finite number
@@ -28,11 +37,12 @@ POINTS = 2_000  # of a curve that is complete
 
 
 class Curve:
-    """A curve so far. `add` takes the next values, in their order."""
+    """A curve so far. `add` takes the next values, in their order. `stepped`: the x of its values are steps."""
 
-    __slots__ = ("_first", "_last", "_most", "_open", "_open_count", "_points", "_width")
+    __slots__ = ("_first", "_last", "_most", "_open", "_open_count", "_points", "_width", "stepped")
 
-    def __init__(self, points: int = POINTS) -> None:
+    def __init__(self, points: int = POINTS, *, stepped: bool = True) -> None:
+        self.stepped = stepped
         self._most = max(2 * points, 16)
         self._width = 1  # values of a piece
         self._points: list[Point] = []  # of complete pieces
@@ -166,10 +176,11 @@ class _Sum:
         self.diverged: NotFinite | None = None
         self.low: tuple[float, int | None] | None = None
         self.high: tuple[float, int | None] | None = None
-        self.curve = Curve()
+        self.curve = Curve(stepped=False)  # until a value has a step
 
     def add(self, values: Sequence[float], rows: _Rows) -> None:
         """Add the values, one from each row."""
+        self.curve.stepped = self.curve.stepped or any(_step(row) is not None for row in rows)
         if _all_finite(values):
             self._add_finite(values, rows)
             return
@@ -239,6 +250,9 @@ def _all_finite(values: Sequence[float]) -> bool:
 # what is shown instead.
 COLLECTED, LIVE, FOUND = "worker0/artifacts/metrics.jsonl", "logs/worker0.metrics.jsonl", "metrics.jsonl"
 STEPS, HIDDEN_NAMES = "logs/steps.jsonl", "logs/names.json"
+EVALUATION = re.compile(r"(?<![a-z])(val|valid|validation|eval|evaluation|test)(?![a-z])", re.I)
+SPEED = re.compile(r"(per_|/)s(ec)?\b|_(s|ms)$|time|latency|throughput", re.I)
+ACCURACY, RATE, NO_FIGURES = "test_accuracy", "images_per_s", ("data_wait_s",)  # of the built-in training
 _T = TypeVar("_T")
 
 
@@ -275,6 +289,43 @@ def read(directory: Path) -> dict[str, Metric]:
     return _shown(directory, {name: metric for path in _paths(directory) for name, metric in summarize(path).items()})
 
 
+def newest(directory: Path) -> dict[str, float | None]:
+    """Return the last value of each metric in the last lines of the files: quickly, however large they are.
+
+    `step` is that of the last line that has one; of a job that began again it may be lower than before.
+    """
+    found: dict[str, float | None] = {}
+    for path in _paths(directory):
+        last: dict[str, Any] = {}
+        for row in reversed(last_objects(path, LINE_BYTES)):
+            last |= {name: row[name] for name in row.keys() - last.keys() if is_metric(name, row[name])}
+        found |= {name: number(value) for name, value in last.items()}
+    return _shown(directory, dict(sorted(found.items())))
+
+
+def ranked(names: Iterable[str]) -> list[str]:
+    """Return the names: those that can be better or worse first, and of these those of an evaluation."""
+    return sorted(names, key=lambda name: (less_is_better(name) is None, not EVALUATION.search(name)))
+
+
+def main_figure(values: Mapping[str, Any]) -> tuple[str, float | None] | None:
+    """Return the name and the value of the metric that says most of a run; None without one that can be better or worse.
+
+    It is the test accuracy, else one of an evaluation, else a loss; a speed comes last. A value that is no finite number is
+    None. `values`: the last ones, and what is in metrics.json.
+    """
+    judged = [name for name in values if name not in NO_FIGURES and less_is_better(name) is not None]
+    # No test was made: then metrics.json has no accuracy.
+    names = [name for name in judged if is_metric(name, values[name]) or (values[name] is None and name != ACCURACY)]
+    name = min(names, key=_weight, default=None)
+    return None if name is None else (name, None if values[name] is None else number(values[name]))
+
+
+def _weight(name: str) -> tuple[bool, ...]:
+    is_speed, is_evaluated = SPEED.search(name) is not None, EVALUATION.search(name) is not None
+    return name != ACCURACY, is_speed, not is_evaluated, "loss" not in name.lower()
+
+
 def curves(directory: Path) -> dict[str, Curve]:
     """Return the same metrics as curves. The x of a value is its step, or its number where the job names no step."""
     return _shown(
@@ -293,6 +344,15 @@ def short(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """Return a figure with its name: `test accuracy 97.4 %`, `1,234 images/s`, `loss 0.4123`."""
+    if value is None:
+        return f"{name} is not finite"
+    if name == RATE:
+        return f"{value:,.0f} images/s"
+    return f"test accuracy {100 * value:.1f} %" if name == ACCURACY else f"{name} {short(value)}"
 
 
 def last_text(metric: Metric) -> str:

@@ -177,6 +177,13 @@ class Timing:
     all_spans: list[Span] = field(default_factory=list)  # in their order
     began_s: list[float] = field(default_factory=list)
 
+    def sessions_at(self, ran: Sequence[float]) -> list[tuple[float, float]]:
+        """Return when each session began: on the clock of the job, and when its attempt ran, of `ran` in their order."""
+        count = len(self.began_s)
+        begun = [*ran[max(len(ran) - count, 0) :]]
+        begun = (begun[:1] or [0.0]) * (count - len(begun)) + begun
+        return list(zip(self.began_s, begun, strict=True))
+
     @property
     def wait_s(self) -> float | None:
         """Seconds of `train_s` in which the training waited for data; None where that was not measured."""

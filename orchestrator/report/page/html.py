@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, pass_context
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
@@ -28,20 +28,36 @@ ASSETS = Path(__file__).parent / "assets"
 Hide = Callable[[str], str]
 
 
-def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
+def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide, *, live: bool = False) -> str:
     """Return the HTML of a page. `page`: what the template shows; `data`: what its script draws, finite numbers and text.
 
-    `hide` takes the secrets out of a text; it is called with every text of `page`, before that is escaped.
+    `hide` takes the secrets out of a text; it is called with every text of `page`, before that is escaped. `live`: it is
+    served, and asks for itself again; no other page makes a request.
     """
-    return _template().render(
-        page=page,
-        hide=hide,
-        data=htmlsafe_json_dumps(data, dumps=functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)),
-        style=_inline("uPlot.min.css", "page.css"),
-        script=_script(),
-        policy=_policy(),
-        version=__version__,
-    )
+    return _render("page.html.j2", page, hide, "uPlot.min.css", _script(), live=live, data=_json(data))
+
+
+def render_table(page: Mapping[str, Any], hide: Hide) -> str:
+    """Return the HTML of the live table of all runs."""
+    return _render("top.html.j2", page, hide, "", _inline("renew.js", "table.js"), live=True)
+
+
+def _render(
+    template: str, page: Mapping[str, Any], hide: Hide, style: str, script: Markup, *, live: bool, **more: Any
+) -> str:
+    css = _inline(*filter(None, (style,)), "page.css")
+    shown = {
+        "style": css,
+        "script": script,
+        "policy": _policy(script, css, live=live),
+        "version": __version__,
+        "live": live,
+    }
+    return _templates().get_template(template).render(page=page, hide=hide, **shown, **more)
+
+
+def _json(data: Mapping[str, Any]) -> Markup:
+    return htmlsafe_json_dumps(data, dumps=functools.partial(json.dumps, separators=(",", ":"), allow_nan=False))
 
 
 def render_plain(template: str, page: Mapping[str, Any], hide: Hide) -> str:
@@ -80,10 +96,6 @@ def _hidden(context: Context, value: Any) -> Any:
     return context["hide"](value) if type(value) is str else value
 
 
-def _template() -> Template:
-    return _templates().get_template("page.html.j2")
-
-
 @functools.cache
 def _templates() -> Environment:
     environment = Environment(
@@ -108,15 +120,16 @@ def _inline(*names: str) -> Markup:
 @functools.cache
 def _script() -> Markup:
     licence = (ASSETS / "uPlot.LICENSE.txt").read_text(encoding="utf-8").strip()
-    return Markup("/* uPlot:\n{}\n*/\n").format(Markup(licence)) + _inline("uPlot.iife.min.js", "page.js")  # noqa: S704
+    return Markup("/* uPlot:\n{}\n*/\n").format(Markup(licence)) + _inline("uPlot.iife.min.js", "renew.js", "page.js")  # noqa: S704
 
 
 @functools.cache
-def _policy() -> str:
+def _policy(script: Markup, style: Markup, *, live: bool) -> str:
     parts = {
         "default-src": "'none'",
-        "script-src": _hash(_script()),
-        "style-src": _hash(_inline("uPlot.min.css", "page.css")),
+        "script-src": _hash(script),
+        "style-src": _hash(style),
+        "connect-src": "'self'" if live else "'none'",
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",

@@ -7,6 +7,7 @@ import yaml
 
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import RunFigures
+from orchestrator.report.comparison.groups import labels
 from orchestrator.report.page import pictures, summary, timeline
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.pictures import charts, clock
@@ -32,7 +33,7 @@ def comparison(columns: Sequence[RunFigures]) -> dict[str, Any]:
     # What all have in common needs no column.
     common = [row for row in every if row.label in PLACES and len(set(map(row.cell, columns))) == 1]
     rows = sorted((row for row in every if row not in common), key=lambda row: _rank(row.label))
-    alike, names = not compare.differences(columns, compare.SAME_WORK), compare.titles(columns)
+    alike, names = not compare.differences(columns, compare.SAME_WORK), labels(columns)
     best = [_best(row, columns) if alike else set() for row in rows]
     tiles = []
     for row, first in [(row, min(each)) for row, each in zip(rows, best, strict=True) if each and _rank(row.label) < 0]:
@@ -63,11 +64,11 @@ def _best(row: compare.Row, columns: Sequence[RunFigures]) -> set[int]:
     return {number for number, value in values.items() if value == top}
 
 
-def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
+def run_page(data: RunData, *, link: str, hide: Hide, trace: bool, live: bool = False) -> str:
     """Return the page of one run.
 
     `link`: its directory as seen from the page, such as `.`. `hide` takes the secrets out of a text. `trace`: the directory has
-    a `trace.json`.
+    a `trace.json`. `live`: it is served, and renews itself until the run has ended.
     """
     report, rows = data.report, timeline.rows(data)
     leases = [data.leases.get(each.lease_id or "") for each in data.attempts]
@@ -80,9 +81,12 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "state_name": report.state,
         "sentence": summary.sentence(data),
         "place": summary.place(data),
-        "again": "" if report.ended_at is not None else f"tpujob report {report.run}",
+        "again": "" if live or report.ended_at is not None else f"tpujob report {report.run}",
+        "renews": live and report.ended_at is None,
         "emulated": summary.EMULATED if report.figures.emulated else "",
         "report": report,
+        "params": summary.hyperparameters(report),
+        "last_words": summary.last_words(data),
         "workers": worker_ends.lines(report.workers),
         "tiles": summary.tiles(data),
         "timeline": pictures.timeline_of(rows),
@@ -103,13 +107,13 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "job": job_text(report.spec),
         "environment": environment(data.provenance),
     }
-    return _render(page, [data], [report.name], hide)
+    return _render(page, [data], [report.name], hide, live=live)
 
 
 def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide: Hide) -> str:
     """Return the page of several runs. `links`: the page of each run as seen from this one; empty where it has none."""
     columns = [data.report.figures for data in runs]
-    names, table = compare.titles(columns), comparison(columns)
+    names, table = labels(columns), comparison(columns)
     rows = [_row(data, name) for data, name in zip(runs, names, strict=True)]
     page = {
         "kind": "runs",
@@ -117,6 +121,7 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "sentence": _counts(runs),
         "place": table["headline"],
         "again": "",
+        "renews": False,
         "tiles": _tiles(runs, table["tiles"]),
         "state": _state(runs),
         "state_name": "",
@@ -158,25 +163,29 @@ def _counts(runs: Sequence[RunData]) -> str:
     return f"{len(runs)} runs: {', '.join(f'{states.count(state)} {state}' for state in dict.fromkeys(states))}."
 
 
-def _render(page: dict[str, Any], runs: Sequence[RunData], names: Sequence[str], hide: Hide) -> str:
+def _render(
+    page: dict[str, Any], runs: Sequence[RunData], names: Sequence[str], hide: Hide, *, live: bool = False
+) -> str:
     """Add what every page has, and render it."""
     drawn, not_drawn = charts(runs)
+    clocks = [clock(data) for data in runs]
     page |= {
         "charts": list(enumerate(drawn)),
         "not_drawn": not_drawn,
         "names": names,
-        "has_clock": any(clock(data) for data in runs),
+        "has_clock": any(clocks[each.run] for chart in drawn for each in chart.series if each.stepped),
+        "has_steps": not drawn or any(each.stepped for chart in drawn for each in chart.series),
         "restarted": any(timeline.restarts(data) for data in runs),
         "written_at": day_clock(max(data.now for data in runs)),
     }
     data = {
         "runs": [
-            {"name": hide(name), "clock": clock(run), "restarts": timeline.restarts(run)}
-            for name, run in zip(names, runs, strict=True)
+            {"name": hide(name), "clock": clocks[number], "restarts": timeline.restarts(runs[number])}
+            for number, name in enumerate(names)
         ],
         "charts": [chart.as_json() | {"name": hide(chart.name)} for chart in drawn],
     }
-    return render(page, data, hide)
+    return render(page, data, hide, live=live)
 
 
 # What a page keeps of a run for later: its files with links, the job as it was run, what it was made with.

@@ -97,10 +97,11 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The curve of one run; `run` counts from 0. The x of a point is a step."""
+    """The curve of one run; `run` counts from 0. The x of a point is a step; its number where values had none."""
 
     run: int
     points: Sequence[Point]
+    stepped: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,12 @@ class Chart:
         return {
             "name": self.name,
             "series": [
-                {"run": each.run, "x": [_plain(x) for x, _ in each.points], "y": [_plain(y) for _, y in each.points]}
+                {
+                    "run": each.run,
+                    "stepped": each.stepped,
+                    "x": [_plain(x) for x, _ in each.points],
+                    "y": [_plain(y) for _, y in each.points],
+                }
                 for each in self.series
             ],
             "marks": self.marks,
@@ -131,6 +137,12 @@ class Chart:
         return [(f"{step:,.0f}", *(_value_at(each.points, step) for each in self.series)) for step in chosen]
 
     @property
+    def x_name(self) -> str:
+        """Return what a number of the x axis is."""
+        known = {each.stepped for each in self.series}
+        return "step or value" if len(known) > 1 else "step" if True in known else "value"
+
+    @property
     def summary(self) -> str:
         """Return the chart in words."""
         parts = []
@@ -139,7 +151,7 @@ class Chart:
             if values:
                 parts.append(f"from {short(values[0])} to {short(values[-1])}")
         more = f", and {len(self.series) - 6} more" if len(self.series) > 6 else ""
-        return f"{self.name} over steps: {'; '.join(parts)}{more}"
+        return f"{self.name} over {'values' if self.x_name == 'value' else 'steps'}: {'; '.join(parts)}{more}"
 
 
 def charts(runs: Sequence[RunData]) -> tuple[list[Chart], list[str]]:
@@ -163,7 +175,7 @@ def rank(name: str) -> tuple[bool, int]:
 def _metric(runs: Sequence[RunData], name: str, most: int) -> Iterator[Series]:
     for number, run in enumerate(runs):
         if name in run.curves:
-            yield Series(number, run.curves[name].points(most))
+            yield Series(number, run.curves[name].points(most), run.curves[name].stepped)
 
 
 def _speed(runs: Sequence[RunData], most: int) -> Iterator[Chart]:

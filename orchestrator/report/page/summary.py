@@ -3,10 +3,9 @@
 What was not measured is named with the reason, so that its absence is not taken for a zero.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator import catalog, traits
 from orchestrator.check.record import checked_text
@@ -17,13 +16,12 @@ from orchestrator.report.comparison.compare import device_memory
 from orchestrator.report.comparison.figures import RunFigures
 from orchestrator.report.files import device
 from orchestrator.report.files.artifact_files import count, section
-from orchestrator.report.files.metrics import Metric, short
+from orchestrator.report.files.metrics import Metric, ranked, short
 from orchestrator.report.page import timeline
 from orchestrator.report.page.timeline import RunData
 from orchestrator.report.results import RunReport
 from orchestrator.report.rows import costs
 from orchestrator.report.rows.layout import format_cost
-from orchestrator.text.parsing import less_is_better
 from orchestrator.text.terminal import printable
 from orchestrator.text.units import format_duration
 
@@ -31,8 +29,9 @@ EMULATED = (
     "This TPU was emulated on a CPU: its seconds are not those of a real TPU, and nothing was billed. "
     f"Dollars are what the same time would cost by the {catalog.PRICES_AS_OF}."
 )
+TRAINED_WITH = ("model", "dataset", "epochs", "batch_size", "lr", "momentum", "optimizer", "precision", "seed")
+TRACEBACK, TRACEBACK_LINES = "Traceback (most recent call last)", 12
 MOST_METRICS = 2  # among the first figures
-EVALUATION = re.compile(r"(?<![a-z])(val|valid|validation|eval|evaluation|test)(?![a-z])", re.I)
 
 
 class Tile(NamedTuple):
@@ -62,6 +61,29 @@ def sentence(data: RunData) -> str:
         return f"Succeeded after {took}{again}."
     how = end_text(report.state, report.detail).removeprefix(f"{report.state}: ")
     return f"{how[:1].upper()}{how[1:]}, after {took}."
+
+
+def hyperparameters(report: RunReport) -> dict[str, Any]:
+    """Return the parameters of the job, after what it sets of the built-in training."""
+    train = section(report.spec, "train")
+    own = {} if train.get("entry") else {key: train[key] for key in TRAINED_WITH if train.get(key) is not None}
+    return own | report.params
+
+
+def last_words(data: RunData) -> tuple[int, list[str]] | None:
+    """Return the worker that failed first, and the end of its last traceback, else its last line; None: it said nothing.
+
+    A function of Python leaves its traceback as a file, the job of a command in its log.
+    """
+    if data.report.state != AttemptState.FAILED or not data.logs:
+        return None
+    log = data.logs[0]
+    lines = data.traceback or log.lines
+    begin = max((number for number, line in enumerate(lines) if TRACEBACK in line), default=None)
+    if begin is None:
+        return next(((log.worker, [line]) for line in reversed(lines) if line.strip()), None)
+    end = next((n for n, line in enumerate(lines) if n > begin and line.strip() and not line[0].isspace()), len(lines))
+    return log.worker, list(lines[begin : end + 1][-TRACEBACK_LINES:])
 
 
 def place(data: RunData) -> str:
@@ -100,8 +122,7 @@ def tiles(data: RunData) -> list[Tile]:
 def main_metrics(figures: RunFigures) -> list[tuple[str, Metric]]:
     """Return the metrics: those that can be better or worse first, and of these those of an evaluation."""
     own = {"images_per_s", "test_accuracy"} if figures.images_per_s is not None else set()
-    found = [(name, each) for name, each in figures.metrics.items() if name not in own]
-    return sorted(found, key=lambda each: (less_is_better(each[0]) is None, not EVALUATION.search(each[0])))
+    return [(name, figures.metrics[name]) for name in ranked(figures.metrics) if name not in own]
 
 
 def cost_tile(reports: Sequence[RunReport]) -> Tile:

@@ -26,11 +26,12 @@ from orchestrator.report.page.html import Hide
 from orchestrator.report.results import RunReport
 from orchestrator.report.rows import costs, worker_ends
 from orchestrator.report.rows.whole_run import AttemptReport
-from orchestrator.text.terminal import clean
+from orchestrator.text.terminal import clean, harmless
 from orchestrator.text.units import format_duration
 
 LOG_BYTES = 32 << 10  # of the end of the first log; of each other one a fourth
 LOG_WORKERS = 8
+FUNCTION_ERROR = "function-error.json"  # among the artifacts (api/functions/outcome.py)
 
 LedgerEvent = tuple[float, str, dict[str, Any]]  # when, what kind, its fields
 
@@ -61,6 +62,7 @@ class RunData:
     tpu_use: TpuUse | None
     arrivals: tuple[tuple[int, float], ...]  # when which step was reported, in unix seconds
     logs: tuple[LogTail, ...]
+    traceback: tuple[str, ...]  # of a function of Python, on the worker of the first log; empty: none
     provenance: Mapping[str, Any]
     check: Mapping[str, Any]  # what `tpujob check` had found of its program; empty: nothing
 
@@ -77,6 +79,7 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
     for each in attempts:
         if each.lease_id is not None and each.lease_id not in leases:
             leases[each.lease_id] = ledger.lease(each.lease_id)
+    logs = _logs(directory, worker_ends.first_failures(report.workers))
     return RunData(
         report=report,
         now=now,
@@ -87,10 +90,16 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
         timing=timing_file.read_run(directory),
         tpu_use=device.read_run(directory),
         arrivals=tuple(metrics.arrivals(directory)),
-        logs=_logs(directory, worker_ends.first_failures(report.workers)),
+        logs=logs,
+        traceback=_traceback(directory, logs[0].worker) if logs else (),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),
         check=read_object(directory / CHECK),
     )
+
+
+def _traceback(directory: Path, worker: int) -> tuple[str, ...]:
+    found = read_object(directory / f"worker{worker}" / "artifacts" / FUNCTION_ERROR).get("traceback")
+    return tuple(map(harmless, found.splitlines())) if isinstance(found, str) else ()
 
 
 def _logs(directory: Path, first: Sequence[int]) -> tuple[LogTail, ...]:
@@ -303,10 +312,7 @@ def trace(data: RunData, hide: Hide) -> dict[str, Any]:
 def _of_job(data: RunData, timing: Timing) -> dict[str, list[Slice]]:
     """Return what a job timed of itself, in seconds of the run, by the name of the line."""
     ran = [each.running_at - data.report.started_at for each in data.report.attempts if each.running_at is not None]
-    count = len(timing.began_s)
-    begun = ran[max(len(ran) - count, 0) :]
-    begun = (begun[:1] or [0.0]) * (count - len(begun)) + begun
-    sessions = list(zip(timing.began_s, begun, strict=True))  # when each began: of the job, of the run
+    sessions = timing.sessions_at(ran)
 
     def bar(name: str, end_s: float, seconds: float, steps: int | None = None) -> Slice:
         """By its end on the clock of the job."""

@@ -1,11 +1,15 @@
-"""What the ledger says of every run, whatever its job measures: seconds, restarts and dollars, and its attempts one by one."""
+"""What is known of every run, whatever its job measures: seconds, restarts, dollars, main figure, and its attempts."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord, job_file
 from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.report.files import metrics
+from orchestrator.report.files.artifact_files import read_object
 from orchestrator.report.rows import costs
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.text.units import clock, format_duration
@@ -37,13 +41,20 @@ class RunSummary:
     params: dict[str, Any]  #: of the job
     sweep: str | None  #: the name of the sweep, and what the run is called in it
     variant: str | None
+    accelerator_type: str | None = None  #: of the slice of the last attempt; None: it had none
+    zone: str | None = None  #: of that slice
+    metric: str | None = None  #: the name of the main figure, such as `test_accuracy` or `loss`; None: it reported none
+    value: float | None = None  #: its last value; None: it is no finite number
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def summary(run: RunRecord, attempt: Attempt, cost_usd: float | None) -> RunSummary:
-    """Return what the ledger has of a run, of which this is the last attempt."""
+def summary(run: RunRecord, attempt: Attempt, lease: Lease | None, cost_usd: float | None) -> RunSummary:
+    """Return a run in short, of which this is the last attempt, on this slice. Of its files, the ends are read."""
+    directory = Path(run.directory)
+    values = metrics.newest(directory) | read_object(directory / "worker0" / "artifacts" / "metrics.json")
+    metric, value = metrics.main_figure(values) or (None, None)
     return RunSummary(
         run=run.id,
         name=run.name,
@@ -58,6 +69,10 @@ def summary(run: RunRecord, attempt: Attempt, cost_usd: float | None) -> RunSumm
         params=run.spec.params,
         sweep=run.spec.sweep.name,
         variant=run.spec.sweep.variant,
+        accelerator_type=lease.accelerator_type if lease else None,
+        zone=lease.name.zone if lease else None,
+        metric=metric,
+        value=value,
     )
 
 

@@ -2,8 +2,9 @@
 
 `follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` keeps the connection alive.
 `G <n>\\n<number>`: so many bytes of the log are left out before the next `L`. Where it is asked to, also
-`M <n>\\n<n bytes of metrics.jsonl>`; an empty `M` says that this file begins anew. The last frame is a final status. A stream
-that ends without one was cut and says nothing about the phase: `hosts.fleet.follow` continues from the next byte.
+`M <n>\\n<n bytes of metrics.jsonl>`; an empty `M` says that this file begins anew. `C` and `H` are the same for
+tpu-metrics.jsonl and host.jsonl. The last frame is a final status. A stream that ends without one was cut and says nothing
+about the phase: `hosts.fleet.follow` continues from the next byte.
 
 Of the log, the beginning and the end are kept: half of `limits.max_log` each. The job appends to the file itself, so its log
 needs no living process of ours. The supervisor punches a hole into the middle as the file grows: its size and every offset stay
@@ -86,6 +87,7 @@ class BoundedLog:
                 offset = start + len(piece)
 
 
+FOLLOWED = {b"M": "metrics.jsonl", b"C": "tpu-metrics.jsonl", b"H": "host.jsonl"}  # by frame; artifacts of the job
 METRICS_LOOK_S = 0.25  # between two looks
 LOOK_BYTES = 4 * PIECE_BYTES  # in one look: the log must not wait
 MOST_BYTES = 64 << 20  # in all, so that a file that is replaced all the time does not fill the connection
@@ -149,10 +151,13 @@ def status(attempt: str, name: str) -> None:
     reply(PhaseFiles(attempt, name).status())
 
 
-def follow(attempt: str, name: str, offset_text: str, metrics_text: str = "") -> None:
-    """`metrics_text`: from which byte of metrics.jsonl on; empty: without it."""
+def follow(attempt: str, name: str, offset_text: str, *offsets: str) -> None:
+    """`offsets`: from which byte on of each file of FOLLOWED; without any, none is followed."""
     phase, offset = PhaseFiles(attempt, name), int(offset_text)
-    metrics = MetricsTail(f"{phase.run}/artifacts/metrics.jsonl", int(metrics_text)) if metrics_text else None
+    tails = [
+        (kind, MetricsTail(f"{phase.run}/artifacts/{file}", int(begin)))
+        for (kind, file), begin in zip(FOLLOWED.items(), offsets)
+    ]
     reply({"stream": "log"})
     told, log = "", None
     spoke_at = moved_at = time.monotonic()
@@ -169,9 +174,9 @@ def follow(attempt: str, name: str, offset_text: str, metrics_text: str = "") ->
             frame(b"L", piece)
             offset += left_out + len(piece)
             spoke_at = moved_at = time.monotonic()
-        if metrics is not None:
-            for piece in metrics.pieces(last=limit is not None):
-                frame(b"M", piece)
+        for kind, tail in tails:
+            for piece in tail.pieces(last=limit is not None):
+                frame(kind, piece)
                 spoke_at = time.monotonic()
         if limit is not None and offset != limit:
             now = {"state": "lost", "why": f"the log on the worker ends at byte {limit}, before byte {offset}"}

@@ -48,8 +48,8 @@ def start() -> None:
     answer = {"started": False} if lock is None else _launch(phase, request, lock)
     reply(answer)
     if "error" not in answer:
-        metrics = "0" if request.get("metrics") else ""
-        stream.follow(request["attempt"], request["phase"], "0", metrics)  # saves the caller a call
+        offsets = ["0"] * len(stream.FOLLOWED) if request.get("metrics") else []
+        stream.follow(request["attempt"], request["phase"], "0", *offsets)  # saves the caller a call
 
 
 def _launch(phase: PhaseFiles, request: dict[str, Any], lock: int) -> dict[str, Any]:

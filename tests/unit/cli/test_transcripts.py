@@ -232,15 +232,33 @@ def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
 
 def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
     tpujob("run", tpujob.job(JOB))
-    assert plain(tpujob("list").stdout) == "RUN\tdemo\tsucceeded\tMINUTE\tSECONDS\tMONEY emulated\n"
+    listed = "RUN\tdemo\tsucceeded\tv5litepod-8\tus-central1-a\tMINUTE\tSECONDS\t-\tMONEY emulated\n"
+    assert plain(tpujob("list").stdout) == listed
     shown = plain(tpujob("show", "demo").stdout)
     assert "run      RUN · demo · succeeded · SECONDS · emulated\n" in shown
     assert "cost     MONEY emulated\n" in shown
     assert "event    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(tpujob.only_run()) == (
         "run name state exit_code cloud job started_at ended_at directory cost_usd params sweep variant "
-        "detail hint spec lease attempts workers events figures metrics files results"
+        "accelerator_type zone metric value detail hint spec lease attempts workers events figures metrics files results"
     )
+
+
+def test_list_has_the_main_figure_of_a_run_and_takes_conditions(tpujob: Tpujob) -> None:
+    tpujob("run", tpujob.job(JOB))
+    line = 'command: |\n  echo \'{"step": 1, "loss": 0.25}\' > $TPUJOB_ARTIFACTS/metrics.jsonl\n  '
+    job = JOB.replace("demo", "fit").replace("command: ", line) + "params: {lr: 0.1}\n"
+    assert tpujob("run", tpujob.job(job)).returncode == 0
+    listed = tpujob("list", "--filter", "params.LR>0.01", "--filter", "type=v5*").stdout
+    assert listed.split("\t")[7:-1] == ["loss 0.25"]
+    (found,) = json.loads(tpujob("list", "--json", "--filter", "figure<=0.25").stdout)
+    assert [found[key] for key in ("name", "accelerator_type", "zone", "metric", "value")] == [
+        "fit", "v5litepod-8", "us-central1-a", "loss", 0.25,
+    ]  # fmt: skip
+    assert tpujob("list", "--filter", "job=demo").stdout.count("\n") == 1
+    assert tpujob("list", "--filter", "state=failed").stdout == "no run meets the conditions\n"
+    refused = tpujob("list", "--filter", "colour=red")
+    assert refused.returncode == 64 and "--filter `colour=red`: no column `colour`; there are " in refused.stderr
 
 
 def test_logs_of_a_run(tpujob: Tpujob) -> None:

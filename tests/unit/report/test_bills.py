@@ -2,13 +2,13 @@
 
 import csv
 import io
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
 from orchestrator import catalog
-from orchestrator.api.results.costs import Since, bills, period
+from orchestrator.api.results.costs import Since, bills_and_waits, period
 from orchestrator.cli.console import cost_tables as tables
 from orchestrator.errors import UserError
 from orchestrator.promise.lease.changes import (
@@ -27,8 +27,9 @@ from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, Ru
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report import spending
+from orchestrator.report.bill_parts import Bill, Period
 from orchestrator.report.rows import costs
-from orchestrator.report.spending import Bill, By, CloudCost, CostReport, Period
+from orchestrator.report.spending import By, CloudCost, CostReport
 from tests.unit.report.test_costs import AT, DARK, HOUR, LOCAL, RUN, SPOT, T0, USED, asked, ended
 
 START = T0
@@ -41,8 +42,22 @@ def began(ledger: Ledger, run: RunRecord = RUN, number: int = 1, at: float | Non
     return attempt
 
 
+@dataclass
+class Books:
+    ledger: Ledger
+    owner: str = "alice"
+
+    def now(self, cloud: str | None = None) -> float:
+        return NOW
+
+
+def clouds(ledger: Ledger, by: By = "job", period: Period | None = None) -> tuple[CloudCost, ...]:
+    found, waits = bills_and_waits(Books(ledger))
+    return spending.clouds(found, period or Period(0.0), by, waits)
+
+
 def found(ledger: Ledger, by: By = "job", period: Period | None = None) -> CloudCost:
-    (only,) = spending.clouds(bills(ledger, lambda cloud: NOW), period or Period(0.0), by)
+    (only,) = clouds(ledger, by, period)
     return only
 
 
@@ -136,7 +151,7 @@ def test_a_slice_that_python_lends_is_not_idle(ledger: Ledger) -> None:
 def test_a_queued_request_that_waits_is_billed_from_its_capacity_on(ledger: Ledger) -> None:
     began(ledger)
     lease = asked(ledger, 1, START, queued=True)
-    assert spending.clouds(bills(ledger, lambda cloud: NOW), Period(0.0), "job") == ()
+    assert found(ledger).total.slices == 0
     ledger.record(Ready(lease.id, NOW - HOUR))
     assert found(ledger).total.cost_usd == pytest.approx(9.6)
 

@@ -1,8 +1,9 @@
 """What a slice and a run cost, all of it and once, and where the dollars went: one payer and one use, in one month."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -32,20 +33,11 @@ from orchestrator.promise.lease.changes import (
 from orchestrator.promise.lease.lease import HeldFor, Lease, Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.report.bill_parts import Bill, BilledInterval, BillPart, Period, Use, parts_of
+from orchestrator.report.causes import Cause, Wait, Work, spans_of
+from orchestrator.report.files.timing import Epoch, Span, Timing
 from orchestrator.report.rows import costs
-from orchestrator.report.spending import (
-    Bill,
-    BilledInterval,
-    BillPart,
-    By,
-    CloudCost,
-    CostRow,
-    Period,
-    Use,
-    Work,
-    clouds,
-    parts_of,
-)
+from orchestrator.report.spending import By, CloudCost, CostRow, clouds
 from tests.fakes.leases import lease_and_request
 
 T0 = 1_000_000.0
@@ -230,8 +222,21 @@ def work(since_h: float, until_h: float, *, failed: bool = False) -> Work:
 
 
 def uses(bill: Bill) -> list[tuple[str | None, str, float]]:
-    """Payer, use and hours of each part."""
-    return [(each.payer and each.payer.run, each.use.value, each.hours) for each in parts_of(bill)]
+    """Payer, use and hours, of whatever cause."""
+    groups = groupby(parts_of(bill), lambda each: (each.payer and each.payer.run, each.use.value))
+    return [(payer, use, sum(each.hours for each in parts)) for (payer, use), parts in groups]
+
+
+def went(bill: Bill) -> list[tuple[str, float]]:
+    """Cause and hours of each part, in their order."""
+    groups = groupby(parts_of(bill), lambda each: each.cause.value)
+    return [(cause, sum(each.hours for each in parts)) for cause, parts in groups]
+
+
+def on(since_h: float, until_h: float, main_h: float, **more: Any) -> Work:
+    """An attempt whose job started at `main_h`."""
+    times = {key: AT + value * HOUR for key, value in more.items() if key.endswith("_at")}
+    return Work(AT + since_h * HOUR, AT + until_h * HOUR, main_at=AT + main_h * HOUR, **{**more, **times})
 
 
 def only(bills: list[Bill], by: By = "job", period: Period = EVER) -> CloudCost:
@@ -388,11 +393,97 @@ def test_chip_hours_of_a_type_that_the_catalog_does_not_know_are_unknown() -> No
     assert total(USED, replace(USED, chips=None)).chip_hours is None
 
 
+def attempts(worked: list[tuple[int, int]], timed: list[tuple[int, int]]) -> Iterator[Work]:
+    """Attempts that were lost, succeeded and failed, with what their jobs timed."""
+    spans = tuple(sorted((AT + since * HOUR, AT + until * HOUR, Cause.COMPILE) for since, until in timed))
+    for number, span in enumerate(worked):
+        more = {"failed": number != 1, "lost": number == 0, "saved_at": span[1] - 1, "done_at": span[1] - 2}
+        yield on(*span, span[0] + 1, spans=spans, **more)
+
+
+@pytest.mark.parametrize(("bill", "expected"), [
+    pytest.param(replace(USED, work=(on(0, 10, 2, done_at=8),)),
+                 [("waiting", 1), ("setup", 1), ("work", 6), ("teardown", 2)], id="a run"),
+    pytest.param(replace(USED, work=(on(0, 9, 2, failed=True, lost=True, saved_at=6),)),
+                 [("waiting", 1), ("setup", 1), ("work", 4), ("preemption", 3), ("teardown", 1)], id="lost, 3 h after a copy"),
+    pytest.param(replace(USED, work=(on(0, 9, 2, failed=True, lost=True),)),
+                 [("waiting", 1), ("setup", 1), ("preemption", 7), ("teardown", 1)], id="lost, and nothing was saved"),
+    pytest.param(replace(USED, work=(on(0, 9, 2, failed=True),)),
+                 [("waiting", 1), ("failed", 8), ("teardown", 1)], id="failed"),
+    pytest.param(replace(USED, held_at=AT + 4 * HOUR, work=(on(0, 4, 2),)),
+                 [("waiting", 1), ("setup", 1), ("work", 2), ("idle", 5), ("teardown", 1)], id="kept"),
+    pytest.param(BILL, [("waiting", 9), ("teardown", 1)], id="it lost a race"),
+    pytest.param(replace(BILL, lent=True), [("waiting", 1), ("work", 8), ("teardown", 1)], id="lent by Python"),
+    pytest.param(replace(USED, work=(on(0, 9, 1, spans=tuple(
+        (AT + since * HOUR, AT + until * HOUR, cause)
+        for since, until, cause in [(1, 2, Cause.INPUT), (2, 4, Cause.COMPILE), (8, 12, Cause.INPUT)])),)),
+                 [("waiting", 1), ("input", 1), ("compile", 2), ("work", 4), ("input", 1), ("teardown", 1)],
+                 id="what the job timed"),
+])  # fmt: skip
+def test_each_hour_of_a_slice_went_to_one_cause(bill: Bill, expected: list[tuple[str, float]]) -> None:
+    assert went(bill) == expected
+    causes = {each.cause: each for each in total(bill).causes}
+    of = {cause: sum(hours for name, hours in expected if name == cause) for cause, _ in expected}
+    assert {name: (each.hours, each.chip_hours, each.cost_usd) for name, each in causes.items()} == {
+        name: pytest.approx((hours, 8 * hours, 10 * hours)) for name, hours in of.items()
+    }
+
+
+def test_what_a_job_timed_lies_where_its_sessions_ran() -> None:
+    timing = Timing(began_s=[0.0, 100.0])
+    timing.all_spans = [Span("data", 10, 10), Span("compile", 20, 40), Span("compile", 5, 105), Span("eval", 9, 190)]
+    timing.epochs = [Epoch(1, 50, 9, 10, 20, wait_s=8, ended_s=90), Epoch(2, 50, 9, 10, 5, wait_s=2, ended_s=181)]
+    assert spans_of(timing, [1000.0, 5000.0]) == (
+        (1000, 1010, Cause.INPUT), (1020, 1040, Cause.COMPILE), (1082, 1090, Cause.INPUT),
+        (5000, 5005, Cause.COMPILE), (5079, 5081, Cause.INPUT),
+    )  # fmt: skip
+
+
+def test_an_epoch_waited_for_its_data_where_it_compiled_nothing() -> None:
+    timing = Timing(began_s=[0.0], epochs=[Epoch(1, 60, 9, 10, 30, wait_s=40, ended_s=90)])
+    timing.all_spans = [Span("compile", 30, 85)]
+    assert spans_of(timing, [0.0]) == ((20, 55, Cause.INPUT), (55, 85, Cause.COMPILE), (85, 90, Cause.INPUT))
+
+
+def test_waiting_without_a_bill_is_hours_and_no_dollars() -> None:
+    wait = Wait("google", "r1", "mnist", "alice", "acme", "v5litepod-8", AT - 3 * HOUR, AT)
+    (found,) = clouds([USED], EVER, "job", [wait])
+    assert (found.total.waited_hours, found.total.hours, found.total.cost_usd) == (3, 10, pytest.approx(100.0))
+    (half,) = clouds([], Period(AT - HOUR), "cause", [wait])
+    assert [(row.name, row.waited_hours, row.cost_usd) for row in half.rows] == [("waiting", 1, 0.0)]
+
+
+def test_a_person_has_what_they_ran_by_type_and_what_a_grant_made_free() -> None:
+    mine = replace(USED, owner="alice", usd_per_hour=0.0, list_usd_per_hour=12.0)
+    added = replace(USED, id="lease-2", owner="runner", paid=(replace(run("r2", 0, 10), owner="bob"),))
+    found = only([mine, added], by="owner")
+    assert [(row.name, row.cost_usd, row.granted_usd) for row in found.rows] == [
+        ("bob", 100.0, 0.0),
+        ("alice", 0.0, 120.0),
+    ]
+    assert [(each.owner, each.accelerator_type, each.cost.chip_hours) for each in found.people] == [
+        ("bob", "v5litepod-8", 80.0), ("alice", "v5litepod-8", 80.0),
+    ]  # fmt: skip
+
+
+def test_disks_and_addresses_are_quantities_without_a_price_that_was_made_up() -> None:
+    found = only([replace(USED, vms=2, addresses=2)])
+    quantities = {each.what: each.quantity for each in found.not_counted}
+    assert quantities == {"boot disks": 2000.0, "external addresses": 20.0, "Cloud Storage": None, "egress": None}
+    assert only([replace(USED, vms=0)]).not_counted == (), "of a cluster the nodes are its own"
+
+
+def test_only_what_the_named_runs_pay_for_counts() -> None:
+    bill = replace(BILL, paid=(run("r1", 2, 4), run("r2", 5, 6)))
+    (found,) = clouds([bill], EVER, "run", runs={"r2"})
+    assert [(row.name, row.hours) for row in found.rows] == [("r2", 1.0)]
+
+
 HOURS = st.one_of(st.none(), st.integers(-4, 14))
 SPANS = st.lists(st.tuples(st.integers(-4, 14), st.integers(-4, 14)), max_size=3)
 
 
-@given(HOURS, HOURS, HOURS, HOURS, SPANS, SPANS, st.booleans(), st.integers(-4, 14), st.integers(-4, 14))
+@given(HOURS, HOURS, HOURS, HOURS, SPANS, SPANS, SPANS, st.booleans(), st.integers(-4, 14), st.integers(-4, 14))
 def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up(
     until: int | None,
     ready: int | None,
@@ -400,6 +491,7 @@ def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up
     down: int | None,
     paid: list[tuple[int, int]],
     worked: list[tuple[int, int]],
+    timed: list[tuple[int, int]],
     lent: bool,
     now: int,
     cut: int,
@@ -410,7 +502,7 @@ def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up
     bill = replace(
         BILL, until=at(until), ready_at=at(ready), held_at=at(held), down_at=at(down), lent=lent,
         now=AT + now * HOUR, paid=tuple(run(f"r{number}", *span) for number, span in enumerate(paid)),
-        work=tuple(work(*span) for span in worked),
+        work=tuple(attempts(worked, timed)),
     )  # fmt: skip
     parts = parts_of(bill)
     assert all(before.until == after.since for before, after in pairwise(parts))
@@ -424,8 +516,11 @@ def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up
     for row in split:
         amounts = (row.job_usd, row.failed_usd, row.idle_usd, row.lost_usd, row.overhead_usd)
         assert sum(amount or 0.0 for amount in amounts) == pytest.approx(row.cost_usd)
+        assert sum(each.cost_usd or 0.0 for each in row.causes) == pytest.approx(row.cost_usd)
+        assert sum(each.hours for each in row.causes) == pytest.approx(row.hours)
+        assert sum(each.chip_hours or 0.0 for each in row.causes) == pytest.approx(row.chip_hours)
     assert {part.use for part in parts} <= set(Use)
 
 
 def _differ(before: BillPart, after: BillPart) -> bool:
-    return (before.payer, before.use) != (after.payer, after.use)
+    return (before.payer, before.use, before.cause) != (after.payer, after.use, after.cause)

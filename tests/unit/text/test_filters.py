@@ -43,5 +43,5 @@ def test_all_conditions_must_hold() -> None:
 
 @pytest.mark.parametrize("text", ["colour=red", "cost>much"])
 def test_a_condition_that_cannot_hold_is_refused_with_its_reason(text: str) -> None:
-    with pytest.raises(ValueError, match="no column `colour`|`much` is none"):
+    with pytest.raises(ValueError, match=r"no column `colour`|`much` is none"):
         parse(text, ROW)

@@ -1,29 +1,49 @@
 """`tpujob list`: the runs, newest first."""
 
+from typing import Any
+
 from orchestrator.cli.console.output import emit, emit_json, open_client
 from orchestrator.cli.console.tables import print_table
-from orchestrator.cli.options import Json
+from orchestrator.cli.options import Filters, Json, only_those
+from orchestrator.report.files.metrics import figure_text
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.report.rows.whole_run import RunSummary
 from orchestrator.text.units import format_duration, minute_clock
 
-HEAD = ("RUN", "JOB", "STATE", "STARTED", "TOOK", "COST")
+HEAD = ("RUN", "JOB", "STATE", "TYPE", "ZONE", "STARTED", "TOOK", "FIGURE", "COST")
 
 
-def list_runs(as_json: Json = False) -> None:
-    """List the runs of this machine, newest first. What is queued in a sweep that goes on comes before them."""
+def list_runs(filters: Filters = None, as_json: Json = False) -> None:
+    """List the runs of this machine, newest first. What is queued in a sweep that goes on comes before them.
+
+    FIGURE is the last value of the main metric. `--filter` takes the keys of `--json` and the heads of the table.
+    """
     client = open_client()
     runs = client.runs()
     if as_json:
-        emit_json([run.as_json() for run in runs])
+        emit_json([run.as_json() for run in only_those([(_row(run), run) for run in runs], filters)])
         return
-    waiting = [("-", each.name, each.state, "-", "-", "") for each in client.queued()]
-    if runs or waiting:
-        print_table(HEAD, [*waiting, *map(_cells, runs)], right=(4,), states=(2,), shortens=(1,), wraps=(5,))
+    queued = [({"job": each.name, "name": each.name, "state": each.state}, each) for each in client.queued()]
+    waiting = [(row, ("-", each.name, each.state, *["-"] * 5, "")) for row, each in queued]
+    cells = only_those([*waiting, *((_row(run), _cells(run)) for run in runs)], filters)
+    if cells:
+        # A figure is worth more than a place, which `--json` and `show` have, too.
+        print_table(HEAD, cells, right=(6,), states=(2,), optional=(4, 3), shortens=(1,), wraps=(8, 7))
+    elif runs or waiting:
+        emit("no run meets the conditions")
     else:
         emit("no runs yet; `tpujob run jobs/hello.yaml` makes one")
 
 
+def _row(run: RunSummary) -> dict[str, Any]:
+    """Return the fields of a run, also under the heads of the table."""
+    took = run.ended_at - run.started_at if run.ended_at else None
+    heads = {"job": run.name, "type": run.accelerator_type, "took": took, "figure": run.value, "cost": run.cost_usd}
+    return run.as_json() | heads
+
+
 def _cells(run: RunSummary) -> tuple[str, ...]:
     took = format_duration(run.ended_at - run.started_at) if run.ended_at else "-"
-    return run.run, run.name, run.state, minute_clock(run.started_at), took, format_cost(run.cost_usd, run.cloud)
+    figure = figure_text(run.metric, run.value) if run.metric else "-"
+    place, started = (run.accelerator_type or "-", run.zone or "-"), minute_clock(run.started_at)
+    return run.run, run.name, run.state, *place, started, took, figure, format_cost(run.cost_usd, run.cloud)

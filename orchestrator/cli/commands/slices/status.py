@@ -9,7 +9,7 @@ from orchestrator.cli.console.output import console, emit_json, emit_wrapped, op
 from orchestrator.cli.console.tables import on_terminal, print_table
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.report.rows.layout import format_cost
-from orchestrator.text.units import day_clock, format_duration, format_usd, short_clock
+from orchestrator.text.units import day_clock, format_duration, format_usd, rough_duration, short_clock
 
 HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST", "AT MOST", "NODE")
 BRIEF_HEAD = (*HEAD[:-1], "UNTIL", HEAD[-1])
@@ -111,15 +111,7 @@ def _brief_claim(row: SliceRow) -> str:
     ends = [at for at in (row.ends_at, row.idle_ends_at) if at is not None]
     if row.mode != "hold" or not ends:
         return use
-    return f"{use.rpartition(' ')[2]}, {_left(min(ends) - row.now)} left" if use != "held, in use" else use
-
-
-def _left(seconds: float) -> str:
-    """Return whole units, the largest of which there are two: `59 m`, `23 h`."""
-    for unit, unit_s in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * unit_s:
-            return f"{seconds // unit_s:.0f} {unit}"
-    return f"{max(seconds, 0.0):.0f} s"
+    return f"{use.rpartition(' ')[2]}, {rough_duration(min(ends) - row.now)} left" if use != "held, in use" else use
 
 
 def _claim(row: SliceRow) -> str:

@@ -89,6 +89,39 @@ def test_a_long_file_is_read_without_being_held(tmp_path: Path) -> None:
     assert peak < path.stat().st_size / 2
 
 
+def test_the_newest_values_come_from_the_end_of_a_file_however_large_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / metrics.FOUND, {"rate": 7, "loss": 9})
+    path = write(tmp_path / metrics.LIVE, {"first": 1}, *({"step": step, "loss": step, "acc": 1} for step in range(9)))
+    with path.open("a") as file:
+        file.write('{"loss": NaN}\n{"loss": 4')
+    assert metrics.newest(tmp_path) == {"rate": 7, "first": 1, "step": 8, "loss": None, "acc": 1}
+    monkeypatch.setattr(artifact_files, "LAST_BYTES", 100)
+    assert metrics.newest(tmp_path) == {"rate": 7, "step": 8, "loss": None, "acc": 1}, "what is before that is not read"
+    assert metrics.newest(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(("values", "main", "text"), [
+    ({"loss": 0.5, "images_per_s": 2100.0, "test_accuracy": 0.974}, ("test_accuracy", 0.974), "test accuracy 97.4 %"),
+    ({"acc": 0.9, "loss": 0.4123, "eval/loss": 0.5}, ("eval/loss", 0.5), "eval/loss 0.5"),
+    ({"acc": 0.9, "loss": None, "step_s": 1}, ("loss", None), "loss is not finite"),
+    ({"images_per_s": 2100, "test_accuracy": None, "lr": 1}, ("images_per_s", 2100), "2,100 images/s"),
+    ({"reward": 10**400, "f1": "x", "schema": 1}, ("reward", None), "reward is not finite"),
+])  # fmt: skip
+def test_the_main_figure_says_how_good_a_run_is_before_how_fast(
+    values: dict[str, object], main: tuple[str, float | None], text: str
+) -> None:
+    assert metrics.main_figure(values) == main and metrics.figure_text(*main) == text
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"schema": 1, "data_wait_s": 2.0, "lr": 0.1, "dataset": {}, "acc": [1], "f1": True}]
+)
+def test_what_cannot_be_better_or_worse_is_no_main_figure(values: dict[str, object]) -> None:
+    assert metrics.main_figure(values) is None
+
+
 HUGE = st.sampled_from([10**400, -(10**400)])  # no float holds them; together they are 0
 VALUES = st.one_of(st.floats(), st.integers(), HUGE, st.booleans(), st.text(max_size=3), st.none(), st.just([1]))
 ROWS = st.dictionaries(st.sampled_from(["loss", "acc", "step", "a\nb"]), VALUES, max_size=4)
@@ -138,6 +171,12 @@ def curve_of(values: Sequence[float], *, points: int = 100, at_once: int = 1000)
         part = values[begin : begin + at_once]
         curve.add(part, lambda index, begin=begin: begin + index + 1)
     return curve
+
+
+def test_a_curve_has_steps_once_a_value_has_one() -> None:
+    sums = MetricSums()
+    sums.add([{"loss": 1}, {"loss": 2, "acc": 1, "step": 3}, {"rate": 1, "step": "x"}])
+    assert {name: curve.stepped for name, curve in sums.curves().items()} == {"loss": True, "acc": True, "rate": False}
 
 
 def test_few_values_are_kept_as_they_are() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.promise.lease.run_and_attempt import LOCAL, AttemptState, WorkerEnd
+from orchestrator.report.comparison import groups
 from orchestrator.report.files.timing import Piece
 from orchestrator.report.page import pages, pictures, summary, timeline
 from orchestrator.text.redaction import Redactor
@@ -55,6 +56,38 @@ def test_a_failed_run_says_why_and_shows_the_end_of_its_log(tmp_path: Path) -> N
     text = text_of(world.page())
     assert "failed The job failed on worker0 with code 7, after 1 m 42 s." in text and "Exit code 7" in text
     assert "ValueError: no" in text and "bytes are in the file only" in text and len(text) < 20_000
+
+
+def test_the_top_of_a_failed_run_has_its_parameters_and_the_end_of_its_last_traceback(tmp_path: Path) -> None:
+    train = {"entry": None, "model": "mlp", "lr": 0.05, "timing": "stamped"}
+    world = World(tmp_path / "a", spec={"params": {"lr": 0.1, "depth": 12}, "train": train})
+    attempt = world.begin()
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, "the job failed", hint="look at `logs`")
+    trace = ["Traceback (most recent call last):", *(f"  File {n}" for n in range(50)), "ValueError: <b>sekret</b>"]
+    world.write("logs/worker0.log", "\n".join([trace[0], "KeyError: 1", *trace, "Cleaning up", ""]))
+    page = pages.run_page(world.data(), link=".", hide=lambda text: text.replace("sekret", "[redacted]"), trace=False)
+    top = text_of(page[: page.index("</header>")])
+    assert "model mlp lr 0.1 depth 12 File 39 " in top and "File 49 ValueError: <b>[redacted]</b> look at logs" in top
+    assert "KeyError" not in top and "Cleaning up" not in top and "sekret" not in page
+
+
+@pytest.mark.parametrize(("files", "said"), [
+    ({"logs/worker0.log": "one\nno such file\n\n"}, (0, ["no such file"])),
+    ({"logs/worker0.log": "boom\n", "worker0/artifacts/function-error.json": json.dumps({"traceback": "x\n\x1b[1my"})},
+     (0, ["y"])),
+    ({"logs/worker0.log": "boom\n", "worker0/artifacts/function-error.json": json.dumps({"traceback": [1]})}, (0, ["boom"])),
+    ({"logs/worker0.log": "\n"}, None),
+    ({}, None),
+])  # fmt: skip
+def test_without_a_traceback_the_last_line_is_the_error(tmp_path: Path, files: dict[str, str], said: Any) -> None:
+    world = World(tmp_path / "a")
+    attempt = world.begin()
+    for path, content in files.items():
+        world.write(path, content)
+    assert summary.last_words(world.data()) is None, "it has not failed"
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, "the job failed")
+    assert summary.last_words(world.data()) == said
+    assert summary.hyperparameters(world.data().report) == {}
 
 
 def test_a_failed_run_of_many_workers_says_once_how_they_ended_and_begins_with_a_log_that_says_why(
@@ -234,12 +267,41 @@ def test_several_runs_share_a_table_with_the_best_marked_and_one_chart_for_a_met
     two.metrics({"step": step, "loss": 2 / step} for step in range(1, 301))
     page = runs_page(one, two)
     text = text_of(page)
-    assert "2 runs: 2 succeeded." in text and "Best loss 0.006667 lr-2" in text and "Cost $1.17 over all 2 runs" in text
+    assert (
+        "2 runs: 2 succeeded." in text
+        and "Best loss 0.006667 lr-2 lr=0.3" in text
+        and "Cost $1.17 over all 2 runs" in text
+    )
     assert "lr" in text and "0.3" in text
     (row,) = re.findall(r'(?s)<tr><th scope="row">(?:(?!</tr>).)*lr-2.*?</tr>', page)
-    assert "best" in row and '<a href="a/report.html">lr-1</a>' in page
+    assert "best" in row and '<a href="a/report.html">lr-1 lr=0.1</a>' in page
     series_of = {chart["name"]: [series["run"] for series in chart["series"]] for chart in data_of(page)["charts"]}
     assert series_of["loss"] == [0, 1] and series_of["acc"] == [0]
+
+
+def test_runs_are_named_by_what_differs_and_by_their_names_where_that_is_not_enough(tmp_path: Path) -> None:
+    def names(*params: dict[str, Any]) -> list[str]:
+        found = []
+        for number, said in enumerate(params):
+            world = World(tmp_path / f"{number} of {params}", run=f"{number}xk1abcdef", spec={"params": said})
+            world.begin()
+            found.append(world.data().report.figures)
+        return groups.labels(found)
+
+    assert names({"lr": 0.1, "seed": 1}, {"lr": 0.3, "seed": 1}) == ["lr=0.1", "lr=0.3"]
+    assert names({"lr": 0.1}, {"lr": 0.1}, {"lr": 0.3}) == ["mnist 0xk1", "mnist 1xk1", "mnist 2xk1"]
+    assert names({}, {}) == ["mnist 0xk1", "mnist 1xk1"]
+
+
+def test_values_without_a_step_have_no_step_axis(tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    world.metrics({"loss": 2 / number} for number in range(1, 51))
+    page = world.page()
+    drawn = {chart["name"]: chart["series"][0]["stepped"] for chart in data_of(page)["charts"]}
+    assert drawn == {"loss": False, "throughput (examples/s)": True, "seconds per step": True}
+    assert "loss over values: from 2 to 0.04" in page and "Values of loss Some of the values of loss value" in text_of(
+        page
+    )
 
 
 @pytest.mark.ci

@@ -101,6 +101,7 @@ class World:
         state: AttemptState = AttemptState.SUCCEEDED,
         why: str = "",
         workers: tuple[WorkerEnd, ...] = (),
+        hint: str = "",
     ) -> None:
         self.ledger.record(Moved(attempt, self.now, AttemptState.COLLECTING))
         self.now += 4
@@ -109,7 +110,7 @@ class World:
             self.now += 30
             self.ledger.record(Gone(lease.id, self.now, "404"))
         code = 0 if state is AttemptState.SUCCEEDED else 7
-        self.ledger.record(AttemptEnded(attempt, self.now, state, why, code, workers=workers))
+        self.ledger.record(AttemptEnded(attempt, self.now, state, why, code, hint=hint, workers=workers))
 
     def write(self, path: str, content: str | bytes) -> None:
         file = self.directory / path

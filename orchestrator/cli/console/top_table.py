@@ -1,0 +1,136 @@
+"""The table of `tpujob top` on a terminal: printed once, or its screen with the keys that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.api.live.tables import HEAD, HIGHEST_FIRST, RIGHT, SORTS, cells, remarks, title, values
+from orchestrator.cli.console import tables
+from orchestrator.cli.console.console import wrapped_to
+from orchestrator.cli.console.output import console
+from orchestrator.cli.options import only_those
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.api.live.top import Top, TopRow
+
+STATES = (2,)
+OPTIONAL = (10, 4, 1, 3, 7)  # in this order
+SHORTENS = (7, 0, 6)
+HELP = "q quit · s sort · r reverse · / filter · a all that ended · arrows scroll"
+
+
+def ordered(
+    rows: Sequence[TopRow], filters: Sequence[str] | None, sort: str | None, *, reverse: bool = False
+) -> list[TopRow]:
+    """Return the rows for which all conditions hold, in this order. Raises UserError for a condition that no row can meet."""
+    found = only_those([(values(row), row) for row in rows], filters)
+    if sort is not None:
+        known = [row for row in found if values(row)[sort] is not None]
+        rest = [row for row in found if values(row)[sort] is None]
+        found = sorted(known, key=lambda row: values(row)[sort], reverse=(sort in HIGHEST_FIRST) is not reverse) + rest
+    return found
+
+
+def write(top: Top, rows: Sequence[TopRow]) -> None:
+    """Print the table once."""
+    tables.print_table(
+        HEAD,
+        [cells(row, top.at) for row in rows],
+        right=RIGHT,
+        states=STATES,
+        optional=_optional(rows),
+        shortens=SHORTENS,
+    )
+
+
+def _optional(rows: Sequence[TopRow]) -> tuple[int, ...]:
+    """Return which columns are left out first: those in which no row has anything."""
+    found = [cells(row, 0.0) for row in rows]
+    empty = [number for number in (8, 9, 10, 7, 12) if all(row[number] == "-" for row in found)]
+    return (
+        *empty,
+        *(number for number in OPTIONAL if number not in empty),
+        *(each for each in (8, 9) if each not in empty),
+    )
+
+
+class TopScreen:
+    """What the keys have chosen: order, filter and how far it is scrolled."""
+
+    def __init__(self, filters: Sequence[str], sort: str | None, *, ended: bool) -> None:
+        self.filters, self.sort, self.reverse, self.ended = list(filters), sort, False, ended
+        self.typed: str | None = None  # of the filter, while it is typed
+        self.first = 0
+        self.problem = ""
+
+    def press(self, key: str, page: int) -> bool:
+        """Take a key; return False at the end. `page`: how many rows are shown."""
+        if self.typed is not None:
+            self._type(key)
+        elif key in ("q", "interrupt"):
+            return False
+        elif key == "s":
+            self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)] if self.sort else SORTS[0]
+        elif key == "r":
+            self.reverse = not self.reverse
+        elif key == "a":
+            self.ended = not self.ended
+        elif key == "/":
+            self.typed = " ".join(self.filters)
+        elif key == "escape":
+            self.filters, self.problem = [], ""
+        elif key in (steps := {"up": -1, "down": 1, "page up": -page, "page down": page}):
+            self.first = max(self.first + steps[key], 0)
+        return True
+
+    def _type(self, key: str) -> None:
+        assert self.typed is not None
+        if key in ("enter", "escape", "interrupt"):
+            if key == "enter":
+                self.filters, self.problem, self.first = self.typed.split(), "", 0
+            self.typed = None
+        elif key == "erase":
+            self.typed = self.typed[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.typed += key
+
+    def lines(self, top: Top, columns: int, height: int) -> list[str]:
+        """Return the lines of the screen."""
+        try:
+            rows, self.problem = ordered(top.rows, self.filters, self.sort, reverse=self.reverse), ""
+        except UserError as error:
+            rows, self.problem = list(top.rows), error.message
+        below = [*(f"not asked: {each}" for each in top.problems), *remarks(rows)]
+        said = [part for line in below for part in wrapped_to(console().fit(line), columns, 2)][: max(height // 4, 2)]
+        room = max(height - len(said) - 5, 1)
+        self.first = min(self.first, max(len(rows) - room, 0))
+        shown = rows[self.first : self.first + room]
+        body = [cells(row, top.at) for row in shown]
+        table = tables.table_lines(
+            HEAD, body, columns, right=RIGHT, states=STATES, optional=_optional(shown), shortens=SHORTENS
+        )
+        empty = [] if rows else ["", "nothing goes on" if not top.rows else "no row meets the conditions"]
+        order = f"by {self.sort}{', reversed' if self.reverse else ''}" if self.sort else "newest state first"
+        how = [
+            order,
+            *([f"filter {' '.join(self.filters)}"] if self.filters else []),
+            *([self.problem] if self.problem else []),
+        ]
+        foot = f"filter: {self.typed}▏ (enter; escape leaves it)" if self.typed is not None else f"{HELP}"
+        head = _cut(f"tpujob top · {title(top, len(rows))}", columns)
+        middle = [*table, *empty, *([""] if said else []), *said][: height - 3]
+        blank = [""] * (height - 3 - len(middle))
+        return [head, *middle, *blank, _cut(" · ".join(how), columns), _cut(foot, columns)]
+
+
+def _cut(text: str, columns: int) -> str:
+    text = console().fit(text)
+    return text if len(text) <= columns else f"{text[: columns - 1]}…"
+
+
+def shape(top: Top, rows: Sequence[TopRow]) -> Mapping[str, Any]:
+    """Return what `--json` prints."""
+    return top.as_json() | {"rows": [asdict(row) for row in rows]}

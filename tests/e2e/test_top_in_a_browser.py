@@ -1,0 +1,156 @@
+"""`tpujob top --open` in a real browser: it renews itself, keeps what was chosen, works by keyboard, and stays harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.api.live.served import served
+from tests.unit.report.page.test_page import HOSTILE, hostile_run
+from tests.unit.report.page.world import World, plain_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.ci
+
+
+@contextmanager
+def looking(browser: Browser, address: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
+    """Open an address where nothing else of a network is there; yield the page, and what the browser had to say."""
+    context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+    page, said = context.new_page(), list[str]()
+    context.route(
+        "**/*", lambda route: route.continue_() if route.request.url.startswith(address[:20]) else route.abort()
+    )
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("requestfailed", lambda request: said.append(request.url))
+    page.goto(address)
+    yield page, said
+    context.close()
+
+
+def going_on(directory: Path, steps: int = 50) -> World:
+    world = World(directory)
+    world.work(world.begin(), 30.0)
+    write(world, steps)
+    return world
+
+
+def write(world: World, steps: int) -> None:
+    world.metrics({"step": step, "loss": 2.0 / step} for step in range(1, steps))
+    world.write("logs/worker0.log", "".join(f"line {step}\n" for step in range(1, steps)))
+
+
+def test_the_curves_and_the_log_of_a_run_grow_and_what_was_chosen_stays(browser: Browser, tmp_path: Path) -> None:
+    world = going_on(tmp_path / "a")
+    with served(world) as server, looking(browser, f"{server.address}run/{world.run}/") as (page, said):
+        page.locator('.plot[data-drawn="49"]').wait_for()
+        page.locator("text=logarithmic").click()
+        page.locator("summary", has_text="The job as it was run").click()
+        page.locator("[name=smoothing]").fill("0.5")
+        write(world, 80)
+        page.locator('.plot[data-drawn="79"][data-y="log"]').wait_for()
+        page.locator("pre.log", has_text="line 79").wait_for()
+        assert page.locator("output").inner_text() == "0.50"
+        assert page.locator("details[open] summary", has_text="The job as it was run").count() == 1
+        assert page.evaluate("document.activeElement.name") == "smoothing", "the focus stays, too"
+        assert said == []
+
+
+def test_the_page_of_a_run_that_ends_says_so_and_asks_no_more(browser: Browser, tmp_path: Path) -> None:
+    world = going_on(tmp_path / "a")
+    with served(world) as server, looking(browser, f"{server.address}run/{world.run}/") as (page, said):
+        page.locator("[role=status]", has_text="follows the run").wait_for()
+        _, attempt = world.ledger.run(world.run)
+        world.end(attempt.id, None)
+        page.locator(".badge", has_text="succeeded").wait_for()
+        assert page.evaluate("document.documentElement.dataset.renews") == ""
+        assert said == []
+
+
+def test_the_table_is_sorted_and_filtered_by_keyboard_and_leads_to_a_run(browser: Browser, tmp_path: Path) -> None:
+    world = going_on(tmp_path / "a")
+    with served(world, step=49, zone="us-central1-a") as server, looking(browser, server.address) as (page, said):
+        page.locator("[name=filter]").focus()
+        page.keyboard.type("nothing has this")
+        page.locator("output", has_text="0 of 1 rows").wait_for()
+        assert page.locator("tbody tr:visible").count() == 0
+        page.locator("[name=filter]").fill("CENTRAL1 mnist")
+        page.locator("output", has_text="1 of 1 rows").wait_for()
+        page.locator("thead button", has_text="step").focus()
+        page.keyboard.press("Enter")
+        page.locator('th[aria-sort="descending"]', has_text="step").wait_for()
+        page.keyboard.press("Enter")
+        page.locator('th[aria-sort="ascending"]', has_text="step").wait_for()
+        page.locator("tbody a").focus()
+        page.keyboard.press("Enter")
+        page.locator("h1", has_text="mnist").wait_for()
+        page.locator(".brand a").click()
+        page.locator("h1", has_text="What goes on").wait_for()
+        assert said == []
+
+
+def test_a_server_that_has_ended_is_said(browser: Browser, tmp_path: Path) -> None:
+    with served(going_on(tmp_path / "a")) as server, looking(browser, server.address) as (page, _):
+        server.close()
+        page.locator("[role=status]", has_text="No answer").wait_for()
+        assert page.locator("tbody tr").count() == 1, "what was seen last stays"
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 400), ("dark", 400)])
+def test_all_can_read_it(browser: Browser, tmp_path: Path, scheme: Any, width: int) -> None:
+    from axe_playwright_python.sync_playwright import Axe  # only where there is a browser
+
+    world = going_on(tmp_path / "a")
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    fields: dict[str, Any] = {
+        "step": 49,
+        "metric": "loss",
+        "value": 0.25,
+        "usd_so_far": 1.5,
+        "remark": "held; `tpujob collect` fetches them",
+    }
+    with served(world, **fields) as server:
+        for path in ("", f"run/{world.run}/"):
+            with looking(browser, server.address + path, **options) as (page, said):
+                page.locator("main section").first.wait_for()
+                found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
+                assert [each["id"] for each in found.response["violations"]] == []
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert said == []
+
+
+def test_nothing_hostile_comes_to_life_also_when_it_is_renewed(browser: Browser, tmp_path: Path) -> None:
+    world = hostile_run(tmp_path / "a")
+    world.write("logs/worker0.log", f"{HOSTILE}\n" * 5)
+    fields: dict[str, Any] = {
+        "metric": HOSTILE,
+        "remark": HOSTILE,
+        "zone": HOSTILE,
+        "node": HOSTILE,
+        "value": 1.0,
+        "ended_at": None,
+    }
+    with served(world, **fields) as server, looking(browser, server.address) as (page, said):
+        page.locator("tbody tr").wait_for()
+        page.evaluate("document.querySelector('h1').dataset.seen = '1'")
+        page.locator("h1:not([data-seen])").wait_for()  # it was renewed
+        assert page.evaluate("window.owned") is None
+        page.goto(f"{server.address}run/{world.run}/")
+        page.locator("h1").wait_for()
+        assert page.evaluate("window.owned") is None and said == []
+
+
+def test_a_file_of_the_job_is_downloaded_not_shown(browser: Browser, tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    world.write("worker0/artifacts/page.html", "<script>document.title = 'owned'</script>")
+    with served(world) as server, looking(browser, f"{server.address}run/{world.run}/") as (page, _):
+        with page.expect_download() as download:
+            page.click("text=artifacts/page.html")
+        assert download.value.suggested_filename == "page.html" and "owned" not in page.title()
