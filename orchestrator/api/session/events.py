@@ -176,7 +176,7 @@ class Metrics(Event):
 class RunResult(Event):
     """How a run ended, or how it was left; also the last event of a run. Times are unix seconds, by the ledger's clock.
 
-    `exit_code` and `ended_at` are None while the run goes on.
+    `exit_code` and `ended_at` are None while the run goes on. A notebook shows it as a card, with a picture of its curves.
     """
 
     kind: ClassVar[str] = "result"

@@ -15,6 +15,7 @@ STAGES = {"main": "train"}  # other phases are called as they are
 PER_S = "_per_s"  # how names of rates end
 JOB_ENDS = {"lost", "stop"}  # no job runs after a notice of these stages
 BESIDE_A_JOB = ("save",)  # the stages of work that is done while the job runs
+BESIDE_S = 10.0  # for so long such a step is shown: nothing says that it is over
 
 
 class JobLine:

@@ -9,6 +9,7 @@ import html
 import itertools
 import sys
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -29,7 +30,7 @@ from orchestrator.api.session.events import (
     WorkerEnded,
     Workers,
 )
-from orchestrator.api.session.job_line import BESIDE_A_JOB, JOB_ENDS, JobLine
+from orchestrator.api.session.job_line import BESIDE_A_JOB, BESIDE_S, JOB_ENDS, JobLine
 from orchestrator.api.session.shown_logs import ShownLogs
 from orchestrator.text.terminal import harmless
 
@@ -51,6 +52,7 @@ class InPlace:
         self._told = False
         self._id, self._drawn = uuid.uuid4().hex, ""
         self._color, self._step, self._passes = OPEN, "", False
+        self._step_at = 0.0  # by the steady clock
         self._jobs: dict[str, JobLine] = {}  # this and the next two by the variant of a sweep; a job of its own is ""
         self._logs: dict[str, ShownLogs] = {}
         self._bars: dict[tuple[str, int], str] = {}
@@ -97,6 +99,7 @@ class InPlace:
         match event:
             case Notice(stage=stage, text=text) | Progress(stage=stage, text=text):
                 self._step, self._passes = f"{begin}{stage:<8} {text}", isinstance(event, Progress)
+                self._step_at = time.monotonic()
                 if stage in JOB_ENDS if isinstance(event, Notice) else stage not in BESIDE_A_JOB:
                     self._job_ends(event.variant)
             case Running():
@@ -138,9 +141,10 @@ class InPlace:
     def _draw(self) -> None:
         """Draw what changed since the last time."""
         with self._lock:
+            step = self._step if not self._jobs or time.monotonic() - self._step_at < BESIDE_S else ""
             jobs = [f"{variant} {job.text()}".strip() for variant, job in sorted(self._jobs.items())]
             parts = (
-                (self._parts([*filter(None, [self._step]), *jobs][:MOST_LINES]), "font-weight:bold"),
+                (self._parts([*filter(None, [step]), *jobs][:MOST_LINES]), "font-weight:bold"),
                 (self._parts([*self._lines, *itertools.islice(self._bars.values(), MOST_LINES)]), "opacity:.8"),
                 (self._parts(self._alerts), f"color:{BAD};font-weight:bold"),
                 (self._parts(self._ends), ""),

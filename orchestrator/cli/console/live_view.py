@@ -16,7 +16,7 @@ from collections.abc import Callable
 from rich.cells import cell_len, set_cell_size
 
 from orchestrator.api.session.events import Metrics, Progress, Running
-from orchestrator.api.session.job_line import BESIDE_A_JOB, JobLine
+from orchestrator.api.session.job_line import BESIDE_A_JOB, BESIDE_S, JobLine
 from orchestrator.api.session.shown_logs import Others
 from orchestrator.text.units import format_duration
 
@@ -45,7 +45,6 @@ ERASE = "\r\x1b[K"  # the line of the cursor
 UP = "\x1b[A"
 LEAST_COLUMNS = 20  # a terminal that is narrower wraps the line, and gets no second one
 SPINNER = "|/-\\"
-BESIDE_S = 10.0  # for so long such a step takes the place of the job: nothing says that it is over
 
 
 class LiveView:

@@ -134,6 +134,17 @@ def test_a_step_that_was_passing_does_not_stay(publisher: Publisher) -> None:
     assert publisher.text == "release  absent"
 
 
+def test_a_step_beside_a_job_is_shown_for_a_while(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening(None) as reporter:
+        reporter.emit(RUNNING)
+        reporter.emit(Notice("watchdog", "armed"))
+        while publisher.drawn.acquire(timeout=HANG_S) and "watchdog armed\ntrain" not in publisher.text:
+            pass
+        monkeypatch.setattr(notebook, "BESIDE_S", 0.0)
+        while publisher.drawn.acquire(timeout=HANG_S) and not publisher.text.startswith("train"):
+            pass
+
+
 def test_text_of_a_job_is_inert_and_without_secrets(publisher: Publisher) -> None:
     evil = "<script>alert(1)</script>\x1b[2J\x1b]52;c;eA==\x07</pre><img src=x onerror=alert(1)>"
     with listening(None) as reporter:
