@@ -518,7 +518,7 @@ class Client:
 
     def _start(self, job: Job | CheckedJob, on_event: OnEvent | None, **how: Any) -> RunResult:
         with self._session(on_event) as session:
-            options = jobs.runs.RunOptions(**self._shows, **how)
+            options = jobs.runs.RunOptions(**self._shows, again_of=getattr(job, "again_of", None), **how)
             if options.resume is not None:
                 queue.queue.check_not_queued(session, options.resume)
             return self._successful(session, jobs.runs.start_run(session, *jobs.job.spec_and_path(job), options))

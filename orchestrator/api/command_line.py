@@ -116,6 +116,11 @@ class CommandClient(Client):
         with self._session():
             return jobs.planning.read(request)
 
+    def load_again(self, run: str, request: JobRequest) -> CheckedJob:
+        """Return the job of a run, to run it again, changed as the options say. Raises UnknownRun, UserError."""
+        with self._session() as session:
+            return jobs.repeating.load(session, run, tuple(replace(request, file=Path(run)).overrides()))
+
     def plan(self, job: Any) -> Plan:
         with self._session() as session:
             jobs.planning.environment(jobs.job.spec_of(job), session.reporter)

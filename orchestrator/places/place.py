@@ -215,6 +215,7 @@ class Prepared:
     stay: Stay
     phases: tuple[Phase, ...]
     shipment: Shipment | None = None  # what is sent once the workers are there
+    shipped: Shipment | None = None  # what is with the job otherwise: in the request, or on this machine
     held: Lease | None = None  # a held slice that fits
     saved_work: SavedWork | None = None
     resumed: SavedState | None = None  # what the run that goes on has in its bucket

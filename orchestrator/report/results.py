@@ -22,8 +22,10 @@ from orchestrator.promise.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
-from orchestrator.report.files import device
+from orchestrator.report.files import device, host, made
 from orchestrator.report.files.artifact_files import read_object, section, short_text
+from orchestrator.report.files.host import HostUse
+from orchestrator.report.files.made import Made
 from orchestrator.report.files.metrics import RATE, figure_text, main_figure
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.rows import collected, costs, worker_ends
@@ -68,6 +70,8 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "gone": "proven gone: {evidence}",
     "forgotten": "forgotten: {why}",
 }
+# What tpujob itself measures beside a job: none of its results.
+OF_TPUJOB = (("artifacts", host.NAME), ("artifacts", made.PACKAGES))
 REPEATED = ("attempt_ended", "down", "nodes_used")  # by each process that notices it
 
 
@@ -122,6 +126,8 @@ class RunReport(RunSummary):
     metrics: dict[str, Any]
     files: tuple[RunFile, ...]
     results: tuple[ResultRemark, ...]  #: those that have another name here, or are not here
+    made: Made | None = None  #: what it was made with; None: not recorded
+    host: HostUse | None = None  #: what the workers' processors and memory did; None: not sampled
 
 
 def describe(run: RunRecord, state: AttemptState, detail: str, where: Path, checked: str = "") -> str:
@@ -168,7 +174,11 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
 
 def _describe_files(directory: Path, shown: Path, checked: str) -> list[str]:
     parts, places = [], [(file.path.split("/"), file.size_bytes) for file in _files(directory)]
-    came = [(place[0], place[1], size) for place, size in places if place[0].startswith("worker") and len(place) > 2]
+    came = [
+        (place[0], place[1], size)
+        for place, size in places
+        if place[0].startswith("worker") and len(place) > 2 and tuple(place[1:]) not in OF_TPUJOB
+    ]
     for beside, what in ((False, "artifact"), (True, "file")):
         if files := [(top, size) for _, top, size in came if (top != "artifacts") is beside]:
             where = " and ".join(sorted({f"{top}/" for top, _ in files})) if beside else ""
@@ -198,6 +208,8 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         metrics=metrics(directory),
         files=tuple(_files(directory)),
         results=collected.read(directory, lease),
+        made=made.read(directory),
+        host=host.read_run(directory),
     )
 
 
@@ -272,8 +284,15 @@ def _job(found: RunReport) -> str:
 
 
 def figure_lines(found: RunReport) -> list[str]:
-    """Return what the run measured."""
-    return [*(f"result   {part}" for part in _describe_metrics(found.metrics)), *compare.one(found.figures)]
+    """Return what the run measured, and what it was made with."""
+    emulated = found.lease is not None and found.lease.emulated
+    hosts = [f"host     {host.line(found.host, emulated=emulated)}"] if found.host is not None else []
+    return [
+        *(f"result   {part}" for part in _describe_metrics(found.metrics)),
+        *compare.one(found.figures),
+        *hosts,
+        *(f"{kind:<8} {text}" for kind, text in made.lines(found.made)),
+    ]
 
 
 def profile_lines(found: RunReport) -> list[str]:

@@ -28,6 +28,8 @@ VERBS = {  # verb: the module that has a function of that name
     "pack": "files.pack",
     "tpu_metrics": "agent.chips",
     "chips": "agent.chips",
+    "host_metrics": "agent.host",
+    "job_packages": "agent.packages",
     "upload": "buckets.upload",
     "jax_cache": "buckets.jax_cache",
     "restore_work": "buckets.restore_work",

@@ -166,7 +166,7 @@ def test_jobs_on_this_machine_run_one_at_a_time_and_a_failure_is_its_own(tpujob:
 @pytest.mark.parametrize(("words", "told"), [
     (("run", "s.yaml", "--keep", "30m"), "neither kept nor detached"),
     (("run", "s.yaml", "--watch-nodes"), "--watch-nodes is for one job"),
-    (("run", "one.yaml", "--again"), "--again is for a sweep"),
+    (("run", "one.yaml", "--again"), "--again is for a run, or for a sweep"),
     (("run", "s.yaml", "--set", "matrix.lr=[]"), "--set matrix.lr=[]: is an empty list"),
     (("run", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
     (("plan", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs import job as job
     from orchestrator.api.jobs import new_job_file as new_job_file
     from orchestrator.api.jobs import planning as planning
+    from orchestrator.api.jobs import repeating as repeating
     from orchestrator.api.jobs import results as results
     from orchestrator.api.jobs import runs as runs
 else:

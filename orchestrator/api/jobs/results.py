@@ -31,7 +31,7 @@ from orchestrator.report.messages import (
     release_outcome,
     uncollected_alert,
 )
-from orchestrator.report.results import describe, metrics, payload_spans, saved_text
+from orchestrator.report.results import OF_TPUJOB, describe, metrics, payload_spans, saved_text
 from orchestrator.report.rows import collected, costs, worker_ends
 from orchestrator.report.rows.layout import format_cost
 from orchestrator.report.rows.whole_run import WholeRun, whole_run
@@ -223,9 +223,10 @@ def _is_released(outcome: Outcome) -> bool:
 
 
 def _artifacts(directory: Path) -> tuple[Path, ...]:
-    """Return the files that were collected, in order."""
+    """Return the files of the job that were collected, in order."""
     walked = (each for worker in directory.glob("worker*") for each in os.walk(worker))
-    return tuple(sorted(Path(parent, name) for parent, _, files in walked for name in files))
+    found = sorted(Path(parent, name) for parent, _, files in walked for name in files)
+    return tuple(path for path in found if path.relative_to(directory).parts[1:] not in OF_TPUJOB)
 
 
 def _as_recorded(session: Session, outcome: Outcome) -> Outcome:

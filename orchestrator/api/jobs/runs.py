@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import places
-from orchestrator.api.jobs import checking, elsewhere, planning, results
+from orchestrator.api.jobs import checking, elsewhere, planning, repeating, results
 from orchestrator.api.jobs.log_output import JobOutput, make_directory
 from orchestrator.api.results import pages
 from orchestrator.api.results.logs import stored_lines, worker_count
@@ -66,6 +66,7 @@ class RunOptions:
     resume: str | None = None  # the run that goes on, from what its workers saved to the bucket of the job
     check: bool = False  # run nothing whose program does not fit, or was not judged
     queued: QueuedRun | None = None  # of a queue, which looks after it once it has started
+    again_of: str | None = None  # the run that this one repeats
 
     def wish(self) -> Wish:
         """Return what of it is for the place."""
@@ -113,7 +114,7 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
         prepared = place.prepare(session, spec, env, path, wish, stack)
         if checked is not None:
             prepared = replace(prepared, files={**prepared.files, CHECK: json.dumps(checked)})
-        outcome = _played(session, spec, options, prepared, stack)
+        outcome = _played(session, spec, path, options, prepared, stack)
     if not outcome.detached:
         place.tidy(session, outcome.run)
     elif outcome.error is not None:  # of a queue: another runner looks after the slice by now
@@ -129,7 +130,9 @@ def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) 
     return result
 
 
-def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prepared, stack: ExitStack) -> Outcome:
+def _played(
+    session: Session, spec: JobSpec, path: Path, options: RunOptions, prepared: Prepared, stack: ExitStack
+) -> Outcome:
     run, traits = prepared.run, prepared.stay.traits
     directory = Path(run.directory)
     try:
@@ -170,7 +173,7 @@ def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prep
     if traits.watched and not options.detach and options.lane is None:
         why = f"run {run.id} is attached to this machine"
         stack.enter_context(awake(session, why, else_do="; `tpujob submit` outlives that"))
-    with pages.reported_if_it_raises(session, run):
+    with pages.reported_if_it_raises(session, run), repeating.kept(session, spec, path, prepared, options.again_of):
         return session.on_cloud(lambda capabilities: run_job(job, capabilities), run.cloud)
 
 

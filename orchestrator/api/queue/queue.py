@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import places
 from orchestrator.api.guarantee import timers
-from orchestrator.api.jobs import planning
-from orchestrator.api.queue import leases, snapshot
+from orchestrator.api.jobs import planning, snapshot
+from orchestrator.api.queue import leases
 from orchestrator.api.queue.hands import RealHands, RecordIn
 from orchestrator.api.queue.turns import snapshot_name
 from orchestrator.api.sweeps.sweeps import work_key

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog
-from orchestrator.api.jobs import runs
-from orchestrator.api.queue import leases, snapshot
+from orchestrator.api.jobs import runs, snapshot
+from orchestrator.api.queue import leases
 from orchestrator.errors import (
     AuthError,
     BadRequest,

@@ -154,7 +154,7 @@ class Cluster(LeasedPlace):
             upload = partial(bucket.upload, desk.reporter, made.upload, made.code_object)
         stay = ClusterStay((draft,), upload, _results_at(run), made.job.pods, bucket.starts(run))
         files = {MANIFEST: to_yaml(_shown(draft.request.manifests)), **made.chosen.files}
-        return Prepared(run, attempt, stay, _phases(run.spec.cluster.phases), files=files)
+        return Prepared(run, attempt, stay, _phases(run.spec.cluster.phases), shipped=made.shipment, files=files)
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
         about = run.spec.cluster

@@ -212,6 +212,7 @@ class Prepared:
     job: ClusterJob
     chosen: Resolved
     upload: CodeArchive | None = None  # as long as the stack of `prepare` is open
+    shipment: Shipment | None = None  # of which the code was packed
 
     def documents(self) -> tuple[dict[str, Any], ...]:
         """Return the objects, the JobSet first. Raises UserError for what no object can hold."""
@@ -259,7 +260,7 @@ def prepare(
     program, upload = _program(spec, request, archive, {name: env[name] for name in sorted(hidden)})
     labels = manifest.labels_of(lease_id=lease_id, owner=desk.owner, name=spec.name, run=run)
     asked = {each.name: getattr(shape, each.name) for each in fields(shape)}
-    return Prepared(ClusterJob(**asked, name=node, labels=labels, program=program), chosen, upload)
+    return Prepared(ClusterJob(**asked, name=node, labels=labels, program=program), chosen, upload, shipment)
 
 
 # Readers differ in what is a number (`1e3`, `0x1f`, `1_000`, `12:30`) or a truth value (`y`, `on`): such text is quoted.

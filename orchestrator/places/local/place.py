@@ -167,7 +167,7 @@ class ThisMachine:
         asked = requirements.read(spec, path, code_sha256=shipment.id if shipment else None)
         crew = LocalCrew(working, attempt.id, shipment=shipment, max_log=spec.limits.max_log)
         order = CollectRequest.of_job(spec.artifacts, attempt.id, Path(run.directory), spec.limits.max_results)
-        return Prepared(run, attempt, LocalStay(crew, order), phases(spec, run, working, env, asked))
+        return Prepared(run, attempt, LocalStay(crew, order), phases(spec, run, working, env, asked), shipped=shipment)
 
     def attached(self, run: RunRecord, lease: Lease) -> NoReturn:
         raise AssertionError("no job on this machine outlives its process")

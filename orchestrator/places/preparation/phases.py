@@ -160,6 +160,7 @@ def _texts(
         main = scripts.beside(main, f'[ ! -d "${{TPUJOB_EMULATED_CHIPS:-}}" ] || {look}' if emulation else look)
     if emulation is None and spec.tpu_metrics:
         main = scripts.beside(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
+    main = _with_host(main, spec, emulation)
     asks = spec.requirements is not None or spec.python is not None
     if environment is not None and in_pod and spec.train is not None and not asks:
         made = scripts.unless_python_has(_TORCH[spec.train.backend], environment.setup(agent.command("environment")))
@@ -173,6 +174,21 @@ def _texts(
     if spec.data:
         setup = scripts.with_data(setup, spec.data, agent.command("data"), POD_DATA if in_pod else WORKER_DATA)
     return setup, main
+
+
+FIRST_WORKER = '[ "$TPUJOB_WORKER" != 0 ] ||'
+HOST_EVERY_S = 5
+
+
+def _with_host(main: str, spec: JobSpec, emulation: Emulation | None) -> str:
+    """Return the script with what says which packages the job has, and what its host does, beside it."""
+    listing = agent.command_of_the_job("job_packages", '"$TPUJOB_ARTIFACTS"')
+    sampling = f'{agent.command("host_metrics")} "$TPUJOB_ARTIFACTS" {HOST_EVERY_S}'
+    main = scripts.beside(main, f"{FIRST_WORKER} {listing}")
+    if not spec.tpu_metrics:
+        return main
+    # All emulated workers are on one machine.
+    return scripts.beside(main, sampling if emulation is None else f"{FIRST_WORKER} {sampling}")
 
 
 def environment_of(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:

@@ -53,14 +53,14 @@ def remembered(read: Callable[[BinaryIO], T]) -> Callable[[Path], T | None]:
     return found
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Return the JSON object in the file; empty when there is none that can be read."""
     file = open_regular(path)
     if file is None:
         return {}
     with file:
-        data = file.read(MAX_JSON_BYTES + 1)
-    return {} if len(data) > MAX_JSON_BYTES else parse_object(data) or {}
+        data = file.read(max_bytes + 1)
+    return {} if len(data) > max_bytes else parse_object(data) or {}
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:

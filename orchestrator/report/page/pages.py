@@ -8,7 +8,8 @@ import yaml
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import RunFigures
 from orchestrator.report.comparison.groups import labels
-from orchestrator.report.page import pictures, summary, timeline
+from orchestrator.report.files import made
+from orchestrator.report.page import making, pictures, summary, timeline
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.pictures import charts, clock
 from orchestrator.report.page.timeline import RunData
@@ -106,6 +107,8 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool, live: bool = 
         "trace": f"{link}/trace.json" if trace else "",
         "job": job_text(report.spec),
         "environment": environment(data.provenance),
+        "made": making.section(data),
+        "hosts": making.hosts(data),
     }
     return _render(page, [data], [report.name], hide, live=live)
 
@@ -129,6 +132,7 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "comparison": table,
         "histogram": None,
         "device": [],
+        "hosts": None,
         "links": dict(zip(names, links, strict=True)),
         "timeline": pictures.timeline_of(rows),
     }
@@ -191,7 +195,7 @@ def _render(
 # What a page keeps of a run for later: its files with links, the job as it was run, what it was made with.
 
 MOST_FILES = 200
-OWN_FILES = ("report.html", "trace.json", "results.json")
+OWN_FILES = ("report.html", "trace.json", "results.json", made.NAME, made.ARCHIVE)
 NO_KEYS = ("sweep", "secret_sources")  # of a job as recorded: not of its file
 
 

@@ -29,6 +29,7 @@ LEFTOVER_LOOK_S = 0.5  # what ends so soon after it, such as a pool of workers, 
 SHUTDOWN_GRACE_S = 5.0  # the machine itself is going down
 START_WAIT_S = 300.0  # while another launcher unpacks a large shipment
 STOP_WAIT_S = 15.0  # beyond its grace
+BESIDE = frozenset(("chips", "tpu_metrics", "host_metrics", "job_packages", "save_work"))  # verbs that run beside a job
 FULL_BYTES = 1 << 20  # a disk with less room is full
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -282,9 +283,7 @@ class Supervisor:
         """Say in the log what the job left running: it is ended now, though it may have had something to do."""
         for pause_s in (LEFTOVER_LOOK_S, 0.0):
             words = (phases.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0") for pid in self.members())
-            of_job = (
-                each for each in words if {"chips", "tpu_metrics", "save_work"}.isdisjoint(each)
-            )  # tpujob's own run beside it
+            of_job = (each for each in words if BESIDE.isdisjoint(each))  # tpujob's own run beside it
             # Options and further words may be secret.
             shown = ([each[0].split(" ")[0], *(word for word in each[1:2] if word[:1] != "-")] for each in of_job)
             left = {" ".join(" ".join((os.path.basename(each[0]), *each[1:])).split())[:80] for each in shown} - {""}

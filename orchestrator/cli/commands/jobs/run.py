@@ -35,7 +35,12 @@ def run(
         bool, Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` follows it.")
     ] = False,
     again: Annotated[
-        bool, Option("--again", help="Of a sweep, run every variant, also those that succeeded before.")
+        bool,
+        Option(
+            "--again",
+            help="With a RUN in place of a file: run its code, versions and arguments again. Of a sweep: run every variant, "
+            "also those that succeeded before.",
+        ),
     ] = False,
     check: Check = False,
     resume: Resume = None,
@@ -57,10 +62,15 @@ def run(
     chosen = choice("--logs", logs)
     console().choose_logs(chosen)
     client = open_client(cloud, project, logs=chosen, watch_nodes=watch_nodes)
-    found = client.load(job.request(keep_on_failure))
+    request = job.request(keep_on_failure)
+    names_run = again and job.file is not None and not job.file.is_file() and job.file.suffix not in (".yaml", ".yml")
+    if names_run and resume is not None:
+        raise UserError("--again runs a run anew, and --resume goes on with one: give one of them")
+    found = client.load_again(str(job.file), request) if names_run else client.load(request)
     if not found.is_sweep:
-        if again:
-            raise UserError("--again is for a sweep, which leaves out what succeeded before; one job is always run")
+        if again and not names_run:
+            hint = "`tpujob run --again RUN` runs what a run has run; one job file is always run"
+            raise UserError("--again is for a run, or for a sweep, which leaves out what succeeded before", hint=hint)
         return client.exit_code(client.begin(found, keep=keep, detach=detach, check=check, resume=resume))
     if check:
         raise UserError("--check is for one job; `tpujob check` takes a job of a sweep by `--set`")

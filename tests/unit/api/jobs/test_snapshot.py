@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.api.jobs.job import Job, Limits, Tpu, spec_and_path
-from orchestrator.api.queue.snapshot import pack, unpack
+from orchestrator.api.jobs.snapshot import pack, unpack
 from orchestrator.api.session.session import Session
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.hosts.shipping.store import Manifest

@@ -1,8 +1,9 @@
-"""A job as it was when it was added to a queue, in one archive: another machine, days later, runs the same from it.
+"""A job as it was when it was added to a queue, or run, in one archive: later, also on another machine, the same runs from it.
 
 The archive has `job.json`, the keys of the job with the names of its secrets, `requirements.txt`, `constraints.txt` with the
-versions that were chosen, and below `code/` what the job ships, its data in `code/data/`. The rules about what is left out have
-been applied: no .tpujobignore of the job is in the archive, and one that lets everything pass is.
+versions that were chosen, `git.json` with the state of the repository of the code, and below `code/` what the job ships, its
+data in `code/data/`. The rules about what is left out have been applied: no .tpujobignore of the job is in the archive, and one
+that lets everything pass is.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator import job as job_file
 from orchestrator import places
 from orchestrator.errors import UserError
+from orchestrator.hosts.shipping import git_state
 from orchestrator.hosts.shipping.ignore import OWN
 from orchestrator.hosts.shipping.store import Manifest
 from orchestrator.hosts.shipping.tree import MAX_BYTES
 from orchestrator.job.rules.env import secret_sources
+from orchestrator.job.source.lock_file import lock_of
 from orchestrator.places.preparation import code, requirements, resolving
 from orchestrator.places.preparation.phases import Emulation
+from orchestrator.report.files import artifact_files
 from orchestrator.system import private_files
 from orchestrator.text import parsing
 from orchestrator.traits import is_emulated, traits_on
@@ -39,8 +44,9 @@ if TYPE_CHECKING:
     from orchestrator.hosts.shipping.shipment import Shipment
     from orchestrator.job.job_spec import JobSpec
 
-JOB, REQUIREMENTS, CONSTRAINTS = "job.json", "requirements.txt", "constraints.txt"
+JOB, REQUIREMENTS, CONSTRAINTS, GIT = "job.json", "requirements.txt", "constraints.txt", "git.json"
 CODE, DATA = "code", "code/data"
+DATA_APART = "data"  # where the archive has no code
 # The last word over .gitignore files and built-in rules, but not a part of what is shipped.
 EVERYTHING = f"!*\n/{OWN}\n"
 MOST_TEXT_BYTES = 16 << 20  # of each file beside the code
@@ -60,19 +66,75 @@ _DAMAGED = (OSError, EOFError, ValueError, RuntimeError, tarfile.TarError, zlib.
 
 
 def pack(session: Session, spec: JobSpec, path: Path, to: Path) -> None:
-    """Write the archive of a job to this file; the same job, code and versions make the same bytes.
+    """Write the archive of a job to this file; the same job, code, versions and commit make the same bytes.
 
     `path`: as for `start_run`. Raises UserError and JobSpecError for what a run would refuse.
     """
     code.check_directories(spec, path)
     found = code.survey_of(session, spec, path)
-    texts = {JOB: json.dumps(_values(spec), sort_keys=True), **_requirements(session, spec, path)}
+    versions = _versions(session, spec, path)
     with ExitStack() as stack:
-        members = _members(spec, path, code.shipment_of(session, found, stack), texts)
+        shipment = code.shipment_of(session, found, stack)
+        state = git_of(session, spec, path, shipped(spec, path, shipment))
+        texts = {JOB: _dumped(values_of(spec)), **_requirements(spec, path, versions), GIT: _dumped(state)}
         try:
-            _write(to, members)
+            _write(to, _members(shipped(spec, path, shipment), shipment, texts, has_code=spec.code is not None))
         except OSError as error:
             raise UserError(f"{to} cannot be written: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a run, to run it again. `env`: its variables as they are stored. `code`: whether it is in the archive."""
+
+    spec: JobSpec
+    path: Path
+    shipment: Shipment | None
+    lock: str
+    env: Mapping[str, str]
+    state: Mapping[str, Any] | None
+    code: bool = True
+
+    def texts(self) -> dict[str, str]:
+        """Return the texts of the archive, by their names. Raises JobSpecError for requirements that are not there any more."""
+        values = values_of(self.spec) | ({"env": dict(self.env)} if self.env else {})
+        if not self.code and self.spec.train is not None and self.spec.train.data_dir is not None:
+            values["train"]["data_dir"] = DATA_APART
+        asked = _requirements(self.spec, self.path, lock_of(self.lock).versions)
+        return {JOB: _dumped(values), **asked, GIT: _dumped(self.state)}
+
+    def write(self, to: Path, texts: Mapping[str, str]) -> None:
+        """Write the archive whole, with these texts. Raises OSError."""
+        manifest = shipped(self.spec, self.path, self.shipment) if self.code else Manifest(())
+        draft = to.with_name(f".{to.name}")
+        _write(draft, _members(manifest, self.shipment, texts, has_code=self.code and self.spec.code is not None))
+        draft.replace(to)
+
+
+def shipped(spec: JobSpec, path: Path, shipment: Shipment | None) -> Manifest:
+    """Return what the job ships of its own, without what only says what is left out."""
+    if shipment is None:
+        return Manifest(())
+    manifest, of_tpujob = shipment.manifest, _of_tpujob(spec, path)
+
+    def is_own(name: str) -> bool:
+        return name not in of_tpujob and PurePosixPath(name).name != OWN
+
+    files = tuple(each for each in manifest.files if is_own(each.path))
+    return Manifest(files, tuple(each for each in manifest.links if is_own(each[0])), manifest.directories)
+
+
+def git_of(session: Session, spec: JobSpec, path: Path, manifest: Manifest) -> dict[str, Any] | None:
+    """Return the state of the repository of the code, as JSON values; that of an unpacked archive is the one that it has."""
+    if path.parent.is_relative_to(session.directory):
+        return artifact_files.read_object(path.parent / GIT, MOST_TEXT_BYTES) or None
+    names = {each.path for each in manifest.files} if spec.code is not None else set()
+    found = git_state.read(path.parent / (spec.code or ""), names, session.reporter.secrets.hide_bytes)
+    return None if found is None else cast("dict[str, Any]", session.reporter.secrets.hide_all(asdict(found)))
+
+
+def _dumped(values: object) -> str:
+    return json.dumps(values, sort_keys=True)
 
 
 def _write(to: Path, members: Iterable[tuple[tarfile.TarInfo, bytes | Path]]) -> None:
@@ -86,7 +148,7 @@ def _write(to: Path, members: Iterable[tuple[tarfile.TarInfo, bytes | Path]]) ->
                 archive.addfile(member, source)
 
 
-def _values(spec: JobSpec) -> dict[str, Any]:
+def values_of(spec: JobSpec) -> dict[str, Any]:
     """Return the keys of the job as a file beside its code would have them."""
     values = spec.model_dump(mode="json", exclude_unset=True)
     for (*section, key), unit in _UNITS:
@@ -102,20 +164,25 @@ def _values(spec: JobSpec) -> dict[str, Any]:
     return values
 
 
-def _requirements(session: Session, spec: JobSpec, path: Path) -> dict[str, str]:
-    """Return the files for `requirements:`, with all that it names; the versions that are chosen now are constraints."""
+def _versions(session: Session, spec: JobSpec, path: Path) -> dict[str, str]:
+    """Return the versions that are chosen now for `requirements:`."""
+    target = places.place_on(spec.on).compiles_for(session, spec) if spec.requirements is not None else None
+    if target is None:
+        return {}
+    env = job_file.job_spec.resolve_env(spec, {**dict.fromkeys(secret_sources(spec.env), ""), **os.environ})
+    emulated = traits_on(spec.on).by_target and is_emulated(session.target.kind)
+    workers, emulation = (resolving.EMULATED, Emulation(1)) if emulated else (target.workers, None)
+    chosen = resolving.resolve(session, spec, path, env, workers, emulation)
+    for line in chosen.warnings:
+        session.reporter.notice("warning", line)
+    return chosen.lock.versions
+
+
+def _requirements(spec: JobSpec, path: Path, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the files for `requirements:`, with all that it names; these versions are constraints."""
     if spec.requirements is None:
         return {}
-    asked, versions = requirements.read(spec, path), dict[str, str]()
-    target = places.place_on(spec.on).compiles_for(session, spec)
-    if target is not None:
-        env = job_file.job_spec.resolve_env(spec, {**dict.fromkeys(secret_sources(spec.env), ""), **os.environ})
-        emulated = traits_on(spec.on).by_target and is_emulated(session.target.kind)
-        workers, emulation = (resolving.EMULATED, Emulation(1)) if emulated else (target.workers, None)
-        chosen = resolving.resolve(session, spec, path, env, workers, emulation)
-        for line in chosen.warnings:
-            session.reporter.notice("warning", line)
-        versions = chosen.lock.versions
+    asked = requirements.read(spec, path)
     pins = (f"{name}=={version}\n" for name, version in versions.items() if version[0].isdigit())  # else a URL
     local = rf"\g<1>./{CODE}/"
     return {
@@ -125,30 +192,25 @@ def _requirements(session: Session, spec: JobSpec, path: Path) -> dict[str, str]
 
 
 def _members(
-    spec: JobSpec, path: Path, shipment: Shipment | None, texts: Mapping[str, str]
+    manifest: Manifest, shipment: Shipment | None, texts: Mapping[str, str], *, has_code: bool
 ) -> Iterator[tuple[tarfile.TarInfo, bytes | Path]]:
     """Yield what the archive consists of, with contents."""
-    manifest, of_tpujob = shipment.manifest if shipment is not None else Manifest(()), _of_tpujob(spec, path)
-
-    def is_kept(name: str) -> bool:
-        return name not in of_tpujob and PurePosixPath(name).name != OWN
-
-    files = [each for each in manifest.files if is_kept(each.path)]
-    links = [each for each in manifest.links if is_kept(each[0])]
-    names = [*(each.path for each in files), *(name for name, _ in links)]
-    has_data = any(name.startswith("data/") for name in names) and spec.train is not None and spec.train.data_dir
-    tops = [*([CODE] if spec.code is not None and names else []), *([DATA] if has_data else [])]
+    names = [*(each.path for each in manifest.files), *(name for name, _ in manifest.links)]
+    tops = [
+        *([CODE] if has_code and names else []),
+        *([DATA] if any(each.startswith("data/") for each in names) else []),
+    ]
     for name, text in {**texts, **{f"{top}/{OWN}": EVERYTHING for top in tops}}.items():
         content = text.encode()
         yield _member(name, tarfile.REGTYPE, len(content)), content
     yield _member(CODE, tarfile.DIRTYPE), b""
     for name in manifest.directories:
         yield _member(f"{CODE}/{name}", tarfile.DIRTYPE), b""
-    for each in files:
+    for each in manifest.files:
         assert shipment is not None
         member = _member(f"{CODE}/{each.path}", tarfile.REGTYPE, each.size_bytes, 0o755 if each.executable else 0o644)
         yield member, shipment.contents[each.sha256] if each.size_bytes else b""
-    for name, leads_to in links:
+    for name, leads_to in manifest.links:
         member = _member(f"{CODE}/{name}", tarfile.SYMTYPE)
         member.linkname = leads_to
         yield member, b""
@@ -205,7 +267,9 @@ def _extract(packed: tarfile.TarFile, into: Path) -> None:
     for member in packed:
         name = PurePosixPath(member.name)
         is_inside = name.parts[:1] == (CODE,) and ".." not in name.parts
-        is_text = str(name) in (JOB, REQUIREMENTS, CONSTRAINTS) and member.isreg() and member.size <= MOST_TEXT_BYTES
+        is_text = (
+            str(name) in (JOB, REQUIREMENTS, CONSTRAINTS, GIT) and member.isreg() and member.size <= MOST_TEXT_BYTES
+        )
         if not (is_inside or is_text):
             raise ValueError(f"{member.name!r} does not belong there")
         left -= member.size
@@ -243,7 +307,8 @@ def _read(directory: Path) -> JobSpec:
     if not isinstance(values, dict):
         raise ValueError(f"{JOB} is not a job")
     spec = job_file.job_spec.from_values(values)
-    named = {spec.code: CODE, spec.train and spec.train.data_dir: DATA}
+    data = spec.train.data_dir if spec.train is not None else None
+    named = {spec.code: CODE, data: DATA_APART if data == DATA_APART else DATA}
     if isinstance(spec.requirements, str):
         named[spec.requirements] = REQUIREMENTS
         for file in filter(Path.exists, (directory / REQUIREMENTS, directory / CONSTRAINTS)):

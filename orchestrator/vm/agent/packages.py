@@ -1,0 +1,38 @@
+"""The packages that the Python of a job has, as the script of the job found them: `artifacts/packages.json` of worker 0.
+
+It runs beside the job with the job's own `python3` (text/scripts.py), and imports none of them.
+"""
+
+# Paths are text, as in `host`.
+# ruff: noqa: PTH105, PTH118, PTH120, PTH123
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from importlib import metadata
+
+NAME = "packages.json"
+SCHEMA = 1
+MOST = 5000
+
+
+def job_packages(directory: str) -> None:
+    """Write down names and versions. Raises OSError for a full disk."""
+    os.umask(0o022)  # as that of the job
+    os.nice(19)
+    found: dict[str, str] = {}
+    for each in metadata.distributions():
+        try:
+            name, version = each.metadata["Name"], each.version
+        except Exception:  # noqa: S112 - of a package that is damaged: the others count
+            continue
+        if isinstance(name, str) and isinstance(version, str) and len(found) < MOST:
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)  # the first one in the path is imported
+    python = ".".join(map(str, sys.version_info[:3]))
+    told = {"schema": SCHEMA, "python": python, "packages": dict(sorted(found.items()))}
+    draft = os.path.join(os.path.dirname(directory), ".draft.packages")  # which is never collected
+    with open(draft, "w") as file:
+        file.write(json.dumps(told, separators=(",", ":")))
+    os.replace(draft, os.path.join(directory, NAME))

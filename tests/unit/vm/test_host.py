@@ -1,0 +1,139 @@
+"""What runs beside a job on its host: samples of the processors and the memory, and the packages of the job's Python."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.hosts.ssh import agent
+from orchestrator.text import scripts
+from orchestrator.vm.agent import host, packages
+from tests.unit.vm.conftest import Worker
+from tests.waiting import HANG_S
+
+STAT = "cpu  {} 0 0 {} 0 0 0 {} 0 0\ncpu0 1 0 0 1\ncpu1 1 0 0 1\nintr 5\n"
+MEMORY = "MemTotal:       1000 kB\nMemFree: 5 kB\nMemAvailable:    250 kB\n"
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.fixture
+def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], str]]:
+    files: dict[str, Callable[[], str]] = {"/proc/meminfo": lambda: MEMORY}
+    monkeypatch.setattr(host, "_text", lambda path: files[path]())
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.setattr("os.umask", lambda _: 0)
+    return files
+
+
+def lines(directory: Path) -> list[dict[str, float]]:
+    path = directory / host.NAME
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_sample_is_the_share_of_the_interval_in_which_the_processors_worked(
+    tmp_path: Path, proc: dict[str, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = iter([STAT.format(100, 900, 0), STAT.format(150, 1000, 50)])
+    proc["/proc/stat"] = lambda: next(stats, "")
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise Ended
+
+    monkeypatch.setattr("time.sleep", sleep)
+    with pytest.raises(Ended):
+        host.host_metrics(str(tmp_path), "5")
+    head, first = lines(tmp_path)
+    assert head == {"schema": 1} and first.pop("at") > 1e9
+    assert first == {
+        "every_s": 1.0, "cpu_percent": 25.0, "cpus": 2, "memory_used_bytes": 750 << 10, "memory_total_bytes": 1000 << 10,
+    }  # fmt: skip
+    assert slept == [1.0, 5.0, 5.0], "the first sample comes soon"
+
+
+def test_a_week_has_three_thousand_lines(
+    tmp_path: Path, proc: dict[str, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc["/proc/stat"] = lambda: STAT.format(1, 1, 0)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if sum(slept) > 7 * 86_400:
+            raise Ended
+
+    monkeypatch.setattr("time.sleep", sleep)
+    with pytest.raises(Ended):
+        host.host_metrics(str(tmp_path))
+    assert len(slept) < 3100
+
+
+@pytest.mark.parametrize("stat", ["", "cpu 1\n", "intr 5\n"])
+def test_where_the_kernel_says_nothing_there_is_no_file(
+    tmp_path: Path, proc: dict[str, Callable[[], str]], stat: str
+) -> None:
+    proc["/proc/stat"] = lambda: stat
+    host.host_metrics(str(tmp_path))
+    assert lines(tmp_path) == []
+
+
+def test_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
+    host._write(str(tmp_path / "no" / "such" / "directory"), {})
+
+
+def beside(directory: Path, *verb: str) -> str:
+    (directory / "agent.zip").write_bytes(agent.archive())
+    return " ".join([sys.executable, "-IS", str(directory / "agent.zip"), *verb])
+
+
+def test_it_ends_with_the_job_on_a_worker_and_what_it_has_is_among_the_artifacts(
+    tmp_path: Path, worker: Worker
+) -> None:
+    wait = f'until grep -q cpus "$TPUJOB_ARTIFACTS/{host.NAME}"; do sleep 0.02; done 2>/dev/null; exit 3\n'
+    worker.start(scripts.beside(wait, beside(tmp_path, "host_metrics", '"$TPUJOB_ARTIFACTS"', "0.05")))
+    assert (worker.ended()["rc"], worker.log(), worker.processes()) == (3, "", [])
+    head, first, *_ = lines(worker.path("artifacts"))
+    assert head == {"schema": 1} and 0 <= first["cpu_percent"] <= 100
+    assert 0 < first["memory_used_bytes"] < first["memory_total_bytes"]
+
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+
+
+def listed(directory: Path, site: Path) -> dict[str, object]:
+    (directory / "artifacts").mkdir()
+    (directory / "agent.zip").write_bytes(agent.archive())
+    command = [sys.executable, "-S", str(directory / "agent.zip"), "job_packages", str(directory / "artifacts")]
+    done = subprocess.run(command, env={"PYTHONPATH": str(site)}, cwd=directory, timeout=HANG_S, check=False)
+    assert done.returncode == 0
+    assert sorted(path.name for path in directory.iterdir() if path.name.startswith(".draft")) == []
+    found: dict[str, object] = json.loads((directory / "artifacts" / packages.NAME).read_text())
+    return found
+
+
+def test_the_packages_of_the_python_are_listed_and_none_is_imported(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name, version in (("Torch_XLA", "2.9.0"), ("numpy", "1.26.4+own")):
+        (site / f"{name}-{version}.dist-info").mkdir(parents=True)
+        (site / f"{name}-{version}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+    (site / "numpy.py").write_text("raise SystemExit('it was imported')")
+    (site / "damaged-1.dist-info").mkdir()
+    found = listed(tmp_path, site)
+    assert found["packages"] == {"numpy": "1.26.4+own", "torch-xla": "2.9.0"}
+    assert found["schema"] == 1 and found["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_a_job_neither_waits_for_the_list_nor_fails_without_python(tmp_path: Path, worker: Worker) -> None:
+    worker.start(scripts.beside("echo mine; exit 3\n", "no-such-python job_packages"))
+    ended = worker.ended()
+    assert (ended["rc"], worker.log()) == (3, "mine\n")
