@@ -240,7 +240,8 @@ def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
     assert "event    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(tpujob.only_run()) == (
         "run name state exit_code cloud job started_at ended_at directory cost_usd params sweep variant "
-        "accelerator_type zone metric value detail hint spec lease attempts workers events figures metrics files results made host"
+        "accelerator_type zone metric value detail hint spec lease attempts workers events figures metrics files results "
+        "made host"
     )
 
 
