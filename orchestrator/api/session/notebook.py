@@ -15,21 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from orchestrator.api.session.events import (
-    Alert,
-    Bar,
-    Event,
-    Failure,
-    LogLines,
-    Metrics,
-    Notice,
-    Progress,
-    Running,
-    RunResult,
-    SweepResult,
-    WorkerEnded,
-    Workers,
-)
+from orchestrator.api.session import events
 from orchestrator.api.session.job_line import BESIDE_A_JOB, BESIDE_S, JOB_ENDS, JobLine
 from orchestrator.api.session.shown_logs import ShownLogs
 from orchestrator.text.terminal import harmless
@@ -59,7 +45,7 @@ class InPlace:
         self._lines = deque[str](maxlen=LOG_LINES)
         self._alerts, self._ends = deque[str](maxlen=MOST_LINES), deque[str](maxlen=MOST_LINES)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         try:
             with self._lock:
                 self._note(event)
@@ -91,42 +77,44 @@ class InPlace:
             self._told = True
             print(f"tpujob: the display has ended, the work goes on: {error!r:.200}", file=sys.stderr)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: events.Event) -> None:
         begin = f"{event.variant} " if event.variant else ""
         logs = self._logs.setdefault(event.variant, ShownLogs())
-        if isinstance(event, Progress | Notice | Failure | RunResult) and (tail := logs.explanation()) is not None:
-            self._lines.extend((f"{begin}{tail.heading}", *(f"worker{tail.worker} | {line}" for line in tail.lines)))
+        said = isinstance(event, events.Progress | events.Notice | events.Failure | events.RunResult)
+        if said and (tail := logs.explanation()) is not None:
+            lines = (f"{begin}worker{tail.worker} | {line}" for line in tail.lines)
+            self._lines.extend((f"{begin}{tail.heading}", *lines))
         match event:
-            case Notice(stage=stage, text=text) | Progress(stage=stage, text=text):
-                self._step, self._passes = f"{begin}{stage:<8} {text}", isinstance(event, Progress)
+            case events.Notice(stage=stage, text=text) | events.Progress(stage=stage, text=text):
+                self._step, self._passes = f"{begin}{stage:<8} {text}", isinstance(event, events.Progress)
                 self._step_at = time.monotonic()
-                if stage in JOB_ENDS if isinstance(event, Notice) else stage not in BESIDE_A_JOB:
+                if stage in JOB_ENDS if isinstance(event, events.Notice) else stage not in BESIDE_A_JOB:
                     self._job_ends(event.variant)
-            case Running():
+            case events.Running():
                 self._jobs.setdefault(event.variant, JobLine()).begin(event)
                 self._step = ""
-            case Metrics() if event.variant in self._jobs:
+            case events.Metrics() if event.variant in self._jobs:
                 self._jobs[event.variant].measure(event)
-            case Workers():
+            case events.Workers():
                 logs.begin(event)
                 self._lines.extend(filter(None, [logs.announce()]))
-            case WorkerEnded():
+            case events.WorkerEnded():
                 logs.end(event)
-            case Bar() if logs.takes(event):
+            case events.Bar() if logs.takes(event):
                 self._bars[event.variant, event.worker] = f"{begin}worker{event.worker} | {event.line}"
-            case LogLines() if logs.takes(event):
+            case events.LogLines() if logs.takes(event):
                 self._bars.pop((event.variant, event.worker), None)
                 self._lines.extend(f"{begin}worker{event.worker} | {line}" for line in event.lines[-LOG_LINES:])
-            case Alert(text=text):
+            case events.Alert(text=text):
                 self._alerts.append(text)
-            case Failure(message=message, hint=hint):
+            case events.Failure(message=message, hint=hint):
                 self._alerts.append(f"{begin}{message}" + (f"\nhint: {hint}" if hint else ""))
-            case RunResult() | SweepResult():
+            case events.RunResult() | events.SweepResult():
                 self._result(event, begin)
 
-    def _result(self, event: RunResult | SweepResult, begin: str) -> None:
+    def _result(self, event: events.RunResult | events.SweepResult, begin: str) -> None:
         self._job_ends(event.variant)
-        if isinstance(event, SweepResult):
+        if isinstance(event, events.SweepResult):
             self._ends.append(f"{event.name}: {len(event.succeeded)} of {len(event.variants)} succeeded")
         else:
             self._ends.extend([f"{begin}{event.in_short}"] if begin else event.lines)
