@@ -317,7 +317,7 @@ def saved_text(directory: Path, where: Path) -> str:
     for copy in directory.glob("saved/worker*"):
         with suppress(FileNotFoundError):  # another process replaces or removes it
             copies[copy] = copy.stat().st_mtime
-    files = [file for copy in copies for file in _files(copy)]
+    files = [file for copy in copies for file in _files(copy) if tuple(Path(file.path).parts) not in OF_TPUJOB]
     if not files:
         return ""
     at, size = day_clock(min(copies.values())), format_size(sum(f.size_bytes for f in files))

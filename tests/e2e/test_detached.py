@@ -234,7 +234,10 @@ def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Tpujo
 def test_artifacts_go_to_the_bucket_that_the_job_names(detached: Tpujob) -> None:
     url = detached.emulator.endpoint.url  # which has a Cloud Storage, though its workers are not told of it
     run = submit(detached, QUICK + "bucket: gs://my-bucket/runs\n", STORAGE_EMULATOR_HOST=url)
-    (copy,) = until(lambda: list(Objects(emulator=url).list("gs://my-bucket/")), "the copy")
+    bucket = Objects(emulator=url)
+    (copy,) = until(
+        lambda: [each for each in bucket.list("gs://my-bucket/") if each.name.endswith("result.txt")], "the copy"
+    )
     assert detached("cancel", run).returncode == 0
     assert (copy.name, copy.size_bytes) == (f"runs/{run}/worker0/artifacts/result.txt", len("result\n"))
 

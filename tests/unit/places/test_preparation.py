@@ -331,6 +331,23 @@ def test_they_are_not_sampled_where_the_job_says_so_or_where_the_tpu_is_emulated
     assert "tpu_metrics" not in main_script(tmp_path, "command: 'true'\n", Emulation(2))
 
 
+def test_the_packages_of_the_job_and_its_host_are_looked_at_beside_it(tmp_path: Path) -> None:
+    script = main_script(tmp_path, "command: python train.py\nrequirements: [jax]\n")
+    listing = script.index('python3 "${TPUJOB_AGENT:-')
+    assert (
+        script.index("VIRTUAL_ENV/bin")
+        < listing
+        < script.index('job_packages "$TPUJOB_ARTIFACTS"')
+        < script.index("train.py")
+    )
+    assert '[ "$TPUJOB_WORKER" != 0 ] || python3' in script, "one list for all workers"
+    assert '.zip}" host_metrics "$TPUJOB_ARTIFACTS" 5' in script and "!= 0 ] || exec python3 -IS" not in script
+    emulated = main_script(tmp_path, "command: 'true'\n", Emulation(2))
+    assert '[ "$TPUJOB_WORKER" != 0 ] || exec python3 -IS' in emulated, "all emulated workers are on one machine"
+    quiet = main_script(tmp_path, "command: 'true'\ntpu_metrics: false\n")
+    assert "host_metrics" not in quiet and "job_packages" in quiet
+
+
 def pod_scripts_of(directory: Path, text: str) -> dict[str, str]:
     spec = job_spec.load(f"on: gke\n{text}", path="job.yaml")
     return dict(pod_scripts(spec, code_id=None, environment=made_in(directory, spec)))
