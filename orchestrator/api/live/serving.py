@@ -19,14 +19,16 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from http import HTTPStatus
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from orchestrator.api.live import tables
-from orchestrator.api.live.top import Top, Watch
+from orchestrator.api.live.top import Top, TopRow, Watch
 from orchestrator.api.results import pages
 from orchestrator.errors import TpujobError
-from orchestrator.report.page import top_page
+from orchestrator.report.page import html
+from orchestrator.report.page.summary import EMULATED
 from orchestrator.system import whole_file
 
 if TYPE_CHECKING:
@@ -81,24 +83,17 @@ class Served:
             found: Top = self._watch.look(ended=True)
             for run, _ in session.ledger.runs():
                 session.know_secrets(run)
-            rows = [
-                top_page.LiveRow(
-                    list(zip(tables.cells(row, found.at), tables.sorted_by(row), strict=True)),
-                    f"run/{urllib.parse.quote(row.id, safe='')}/" if row.has_page else "",
-                    row.ended_at is not None,
-                )
-                for row in found.rows
-            ]
-            return top_page.top_page(
-                rows,
-                head=tables.HEAD,
-                right=tables.RIGHT,
-                place=tables.title(found, len(found.rows)),
-                remarks=tables.remarks(found.rows),
-                problems=found.problems,
-                emulated=any(row.emulated for row in found.rows),
-                hide=session.reporter.secrets.hide,
-            )
+            page = {
+                "title": "What goes on",
+                "place": tables.title(found, len(found.rows)),
+                "head": tables.HEAD,
+                "right": tables.RIGHT,
+                "rows": list(map(_row, found.rows, repeat(found.at))),
+                "remarks": tables.remarks(found.rows),
+                "problems": found.problems,
+                "emulated": EMULATED if any(row.emulated for row in found.rows) else "",
+            }
+            return html.render_table(page, session.reporter.secrets.hide)
 
     def run(self, name: str) -> str:
         """Return the page of a run. Raises UnknownRun."""
@@ -110,6 +105,13 @@ class Served:
         with self._open() as session:
             directory = Path(session.ledger.run(name)[0].directory)
         return open_below(directory, path)
+
+
+def _row(row: TopRow, now: float) -> dict[str, Any]:
+    """Return a row as the page has it: its texts, each with the number by which it is sorted."""
+    link = f"run/{urllib.parse.quote(row.id, safe='')}/" if row.has_page else ""
+    cells = zip(tables.cells(row, now), tables.sorted_by(row), strict=True)
+    return {"cells": list(cells), "link": link, "ended": row.ended_at is not None}
 
 
 def open_below(directory: Path, path: str) -> BinaryIO | None:
