@@ -109,7 +109,8 @@ class CommandClient(Client):
             served.wait()
 
     def _another_session(self) -> AbstractContextManager[Session]:
-        return closing(sessions.session.Session.open(self.cloud, self.project, light=True))
+        silent = sessions.reporter.Reporter(secrets=self.reporter.secrets)
+        return closing(sessions.session.Session.open(self.cloud, self.project, reporter=silent, light=True))
 
     def load(self, request: JobRequest) -> CheckedJob:
         """Return the job or sweep of a file or a command, changed as the options say. Raises JobSpecError, UserError."""

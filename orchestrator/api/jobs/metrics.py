@@ -197,12 +197,13 @@ class RunMetrics:
             self._close_live()
             if self._found is not None:
                 self._found.close()
-            for kind, (file, stream) in self._beside.items():
+            for file, stream in self._beside.values():
                 _write(file, stream.flush())
                 if file is not None:
                     file.close()
-                if (self._directory / BESIDE[kind].collected).exists():
-                    (self._directory / BESIDE[kind].live).unlink(missing_ok=True)
+            for each in BESIDE.values():  # also one that another process copied
+                if (self._directory / each.collected).exists():
+                    (self._directory / each.live).unlink(missing_ok=True)
             if (self._directory / COLLECTED).exists():
                 (self._directory / LIVE).unlink(missing_ok=True)
                 self._learn_names(summarize(self._directory / COLLECTED).keys())  # also those that were not followed

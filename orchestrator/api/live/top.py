@@ -25,6 +25,7 @@ from orchestrator.promise.lease import guest_reports
 from orchestrator.promise.lease.lease import Lease
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.report.files import metrics, newest
+from orchestrator.report.files.newest import Newest
 from orchestrator.report.rows import costs, whole_run
 from orchestrator.text.parsing import step_of
 
@@ -120,9 +121,13 @@ def ask(session: Session) -> Asked:
                     told[attempt.id] = guest_reports.read_job(said, len(said), attempt.id).metrics
     try:
         jobs = queues.report(session).jobs if queues.is_there(session) else ()
-    except TpujobError as error:
-        problems.append(f"the queue: {error.message}")
+    except (TpujobError, OSError) as error:
+        problems.append(f"the queue: {_why(error)}")
     return Asked(found, told, jobs, tuple(problems))
+
+
+def _why(error: Exception) -> str:
+    return error.message if isinstance(error, TpujobError) else f"{type(error).__name__}: {error}"
 
 
 def table(session: Session, asked: Asked, *, ended: bool = False, known: Known | None = None) -> Top:
@@ -133,12 +138,14 @@ def table(session: Session, asked: Asked, *, ended: bool = False, known: Known |
     known = {} if known is None else known
     now, found = session.now(), asked.status
     slices = {row.lease_id: row for row in found.slices if row.lease_id} if found else {}
-    jobs = {job.id: job for job in asked.jobs}
+    jobs = {job.id: job for job in asked.jobs if job.ended_at is None}
     rows: list[TopRow] = []
     in_use: set[str] = set()
     for run, attempt in session.ledger.runs():
         if attempt.ended_at is not None and not ended and session.now(run.cloud) - attempt.ended_at > ENDED_S:
             continue
+        if attempt.ended_at is not None and run.id in jobs:
+            continue  # it waits for its next attempt, or has it on another machine
         leases = lookup.leases_of_run(session, run.id) if attempt.ended_at is None else []
         in_use |= {lease.id for lease in leases}
         if attempt.ended_at is None and attempt.lease_id is not None:
@@ -154,13 +161,17 @@ def table(session: Session, asked: Asked, *, ended: bool = False, known: Known |
     rows += [
         _variant(sweep, each) for sweep in sweep_progress.living(session) for each in sweep.variants if each.run is None
     ]
-    rows += [_job(job, session.target.kind) for job in jobs.values() if job.ended_at is None]
+    of_jobs = {row.node: row for row in (found.slices if found else ())}
+    rows += [_job(job, session.target.kind, of_jobs.get(job.node or "")) for job in jobs.values()]
+    nodes = {job.node for job in jobs.values()}
     rows += [
         _lease(session, each, slices.get(each.id)) for each in session.ledger.open_leases() if each.id not in in_use
     ]
     if found is not None:
         here = {lease.id for lease in session.ledger.leases()}
-        rows += [_slice(row) for row in found.slices if row.yours and row.lease_id not in here]
+        rows += [
+            _slice(row) for row in found.slices if row.yours and row.lease_id not in here and row.node not in nodes
+        ]
     rows.sort(key=lambda row: (row.ended_at is not None, -(row.ended_at or 0.0)))
     asked_at = found.projects[0].at if found is not None else None
     return Top(now, session.target.kind, session.target.why, asked_at, asked.problems, tuple(rows))
@@ -186,12 +197,15 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
     place = (lease.accelerator_type, lease.name.zone) if lease is not None else run.spec.tpu.place
     living = lease if lease is not None and lease.open and not is_over else None
     files = newest.read(directory, metrics.newest(directory))
+    if told:  # no process here follows it: what its files say is old
+        files = Newest(step=files.step, remark=files.remark)
     step, rates = files.step, (files.rate, files.rate_of)
     figure = (summary.metric, summary.value)
     if told:
         figure = metrics.main_figure(told) or figure
         step = step_of(told.get("step")) or step
     remark = attempt.detail if is_over and attempt.state is not AttemptState.SUCCEEDED else row.remark if row else ""
+    used = "" if files.remark and files.remark in (remark or "") else files.remark
     number = len(session.ledger.attempts_of(run.id))
     again = f"attempt {number}" if number > 1 and not is_over else ""
     more = None if living is None else costs.at_most(living)
@@ -225,7 +239,7 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
         until=living.ends_at if living is not None else None,
         ended_at=attempt.ended_at,
         has_page=True,
-        remark="; ".join(dict.fromkeys(filter(None, (again, remark, files.remark)))) or None,
+        remark="; ".join(dict.fromkeys(filter(None, (again, remark, used)))) or None,
     )
 
 
@@ -234,8 +248,8 @@ def _bounded(usd: float | None, lease: Lease | None) -> float | None:
     return min((each for each in (usd, budget) if each is not None), default=None)
 
 
-def _job(job: QueueEntry, cloud: str) -> TopRow:
-    """Return the row of a job whose run this machine does not have."""
+def _job(job: QueueEntry, cloud: str, row: SliceRow | None) -> TopRow:
+    """Return the row of a job that waits, or whose run another machine has, on this slice."""
     figure = metrics.main_figure(job.metrics) or (None, None)
     accelerator, _, places = job.asks.partition(" ")
     return TopRow(
@@ -257,6 +271,7 @@ def _job(job: QueueEntry, cloud: str) -> TopRow:
         usd_so_far=job.cost_usd,
         usd_at_most=None if job.cost_usd is None or job.at_most_usd is None else job.cost_usd + job.at_most_usd,
         started_at=job.added_at,
+        until=row.ends_at if row is not None else None,
         remark=job.why or None,
     )
 
@@ -346,6 +361,6 @@ class Watch:
             try:
                 with self._open() as session:
                     self._asked = ask(session)
-            except TpujobError as error:
-                self._asked = replace(self._asked, problems=(error.message,))
+            except Exception as error:  # else nothing would be asked any more, and the table not say so
+                self._asked = replace(self._asked, problems=(_why(error),))
             self._closed.wait(max(ASKED_EVERY_S - (time.monotonic() - began), 1.0))

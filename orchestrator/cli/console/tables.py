@@ -46,8 +46,8 @@ def print_table(
     out, `shortens` lose their middle and `wraps` are wrapped, each in this order and only as far as it takes. `head_is_data`:
     print the headings without a terminal, too.
     """
-    body = [[_one_line(cell) for cell in row] for row in rows]
-    head = [_one_line(cell) for cell in headers]
+    body = [[one_line(cell) for cell in row] for row in rows]
+    head = [one_line(cell) for cell in headers]
     if not on_terminal():
         for row in [head, *body] if head_is_data else body:
             emit("\t".join(row))
@@ -70,7 +70,7 @@ def table_lines(
     wraps: Sequence[int] = (),
 ) -> list[str]:
     """Return the lines of a table for a terminal of this width, its headings first; see `print_table`."""
-    head, body = [_one_line(cell) for cell in headers], [[_one_line(cell) for cell in row] for row in rows]
+    head, body = [one_line(cell) for cell in headers], [[one_line(cell) for cell in row] for row in rows]
     shown, widths = fit([head, *body], width, optional=optional, shortens=shortens, wraps=wraps)
     return _drawn(head, body, shown, widths, right=right, states=states, shortens=shortens)
 
@@ -161,7 +161,7 @@ def _cut(text: str, width: int) -> str:
     return f"{begin}…{end}"
 
 
-def _one_line(cell: str) -> str:
+def one_line(cell: str) -> str:
     """Return the cell without secrets, control characters, tabs and newlines."""
     return " ".join(console().fit(cell).split()) if not cell.isprintable() else console().fit(cell)
 

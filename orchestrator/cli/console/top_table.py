@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.api.live.top import Top, TopRow
 
 STATES = (2,)
-OPTIONAL = (10, 4, 1, 3, 7)  # in this order
-SHORTENS = (7, 0, 6)
+OPTIONAL, LAST_OPTIONAL = (10, 4, 1, 3, 7), (12, 13, 6, 11, 5)  # in this order
+SHORTENS = (7, 0, 6, 2)
 HELP = "q quit · s sort · r reverse · / filter · a all that ended · arrows scroll"
 
 
@@ -54,6 +55,7 @@ def _optional(rows: Sequence[TopRow]) -> tuple[int, ...]:
         *empty,
         *(number for number in OPTIONAL if number not in empty),
         *(each for each in (8, 9) if each not in empty),
+        *(each for each in LAST_OPTIONAL if each not in empty),
     )
 
 
@@ -79,7 +81,7 @@ class TopScreen:
         elif key == "a":
             self.ended = not self.ended
         elif key == "/":
-            self.typed = " ".join(self.filters)
+            self.typed = _typed(self.filters)
         elif key == "escape":
             self.filters, self.problem = [], ""
         elif key in (steps := {"up": -1, "down": 1, "page up": -page, "page down": page}):
@@ -90,7 +92,7 @@ class TopScreen:
         assert self.typed is not None
         if key in ("enter", "escape", "interrupt"):
             if key == "enter":
-                self.filters, self.problem, self.first = self.typed.split(), "", 0
+                self.filters, self.problem, self.first = _conditions(self.typed), "", 0
             self.typed = None
         elif key == "erase":
             self.typed = self.typed[:-1]
@@ -116,19 +118,35 @@ class TopScreen:
         order = f"by {self.sort}{', reversed' if self.reverse else ''}" if self.sort else "newest state first"
         how = [
             order,
-            *([f"filter {' '.join(self.filters)}"] if self.filters else []),
+            *([f"filter {_typed(self.filters)}"] if self.filters else []),
             *([self.problem] if self.problem else []),
         ]
         foot = f"filter: {self.typed}▏ (enter; escape leaves it)" if self.typed is not None else f"{HELP}"
         head = _cut(f"tpujob top · {title(top, len(rows))}", columns)
+        said = [_cut(line, columns) for line in said]
         middle = [*table, *empty, *([""] if said else []), *said][: height - 3]
         blank = [""] * (height - 3 - len(middle))
         return [head, *middle, *blank, _cut(" · ".join(how), columns), _cut(foot, columns)]
 
 
+def _typed(filters: Sequence[str]) -> str:
+    """Return the conditions as they are typed: one that has spaces in quotes."""
+    return " ".join(shlex.quote(each) if not each or set(each) & set(" '\"\\") else each for each in filters)
+
+
+def _conditions(typed: str) -> list[str]:
+    try:
+        return shlex.split(typed)
+    except ValueError:  # a quote that has no end
+        return [typed]
+
+
 def _cut(text: str, columns: int) -> str:
-    text = console().fit(text)
-    return text if len(text) <= columns else f"{text[: columns - 1]}…"
+    """Return the beginning of the text on one line of so many columns."""
+    text = tables.one_line(text)
+    if tables.cells.cell_len(text) <= columns:
+        return text
+    return f"{tables.cells.chop_cells(text, max(columns - 1, 1))[0]}…"
 
 
 def shape(top: Top, rows: Sequence[TopRow]) -> Mapping[str, Any]:

@@ -91,6 +91,7 @@ def _rate(values: Mapping[str, Any], steps: list[tuple[int, float]]) -> dict[str
         name, value = reported[0]
         return {"rate": value, "rate_of": name.removesuffix(PER_S)}
     recent = [(step, at) for step, at in steps if at >= steps[-1][1] - RATE_S]
+    recent = recent if len(recent) > 1 else steps[-2:]  # of a long run, few steps are written down
     if len(recent) > 1 and recent[-1][1] > recent[0][1] and recent[-1][0] > recent[0][0]:
         (first, began), (last, ended) = recent[0], recent[-1]
         return {"rate": (last - first) / (ended - began), "rate_of": "steps"}

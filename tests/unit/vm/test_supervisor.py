@@ -404,3 +404,39 @@ def test_a_job_that_prints_without_end_fills_no_disk_and_its_end_is_that_of_its_
         frames = worker.output("follow", "a1", "main", str(offset)).split(b"\n", 1)[1]
         gap = b"%d" % (size - PART - offset)
         assert frames.startswith(b"G %d\n%sL 65536\n" % (len(gap), gap)) and b"\nlast\nS " in frames
+
+
+FILES = {b"M": "metrics.jsonl", b"C": "tpu-metrics.jsonl", b"H": "host.jsonl"}
+
+
+def frames_in(stream: bytes) -> list[tuple[bytes, bytes]]:
+    """The frames of a stream, without its greeting."""
+    found, rest = [], stream.split(b"\n", 1)[1]
+    while rest:
+        head, rest = rest.split(b"\n", 1)
+        kind, size = head.split()
+        found.append((kind, rest[: int(size)]))
+        rest = rest[int(size) :]
+    return found
+
+
+def test_follow_sends_the_files_beside_the_metrics_each_in_frames_of_its_own(worker: Worker) -> None:
+    write = "".join(f"echo {kind.decode()} >../artifacts/{name};" for kind, name in FILES.items())
+    worker.start(f"mkdir -p ../artifacts; {write}")
+    worker.ended()
+    found = [each for each in frames_in(worker.output("follow", "a1", "main", "0", "0", "0", "0")) if each[0] in FILES]
+    assert found == [each for kind in FILES for each in ((kind, b""), (kind, kind + b"\n"))]
+
+
+def test_follow_goes_on_in_each_file_where_another_connection_ended(worker: Worker) -> None:
+    write = "".join(f"printf '1\\n22\\n333\\n' >../artifacts/{name};" for name in FILES.values())
+    worker.start(f"mkdir -p ../artifacts; {write}")
+    worker.ended()
+    found = dict(frames_in(worker.output("follow", "a1", "main", "0", "2", "5", "9")))
+    assert {kind: found.get(kind) for kind in FILES} == {b"M": b"22\n333\n", b"C": b"333\n", b"H": None}
+
+
+def test_follow_sends_no_file_to_whom_asks_for_none(worker: Worker) -> None:
+    worker.start("mkdir -p ../artifacts; echo 1 >../artifacts/metrics.jsonl; echo 1 >../artifacts/host.jsonl")
+    worker.ended()
+    assert {kind for kind, _ in frames_in(worker.output("follow", "a1", "main", "0"))} == {b"S"}

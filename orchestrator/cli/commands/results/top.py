@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,7 +82,8 @@ def _opened(address: str, path: Path) -> None:
 def _again(shown: top_table.TopScreen, screen: Screen, found: Top) -> bool:
     """Draw, and take the keys until it is time for the next look; return False at the end."""
     screen.draw(shown.lines(found, *screen.size))
-    while (key := screen.key(DRAWN_EVERY_S)) is not None:
+    until = time.monotonic() + DRAWN_EVERY_S  # also while keys come all the time
+    while (key := screen.key(until - time.monotonic())) is not None:
         before = shown.ended
         if not shown.press(key, max(screen.size[1] - 8, 1)):
             return False

@@ -11,9 +11,11 @@ from orchestrator.api.jobs.log_output import JobOutput
 from orchestrator.api.jobs.metrics import RunMetrics, StepTimes
 from orchestrator.api.session.events import Event, Metrics, Notice
 from orchestrator.api.session.reporter import Reporter
+from orchestrator.hosts.fleet.follow import Beside
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.report.files import metrics as reports
 from orchestrator.report.files.metrics import arrivals
+from orchestrator.report.files.newest import BESIDE
 from orchestrator.text.parsing import LINE_BYTES, NotFinite
 from tests.fakes.clock import Clock
 from tests.waiting import until
@@ -115,6 +117,54 @@ def test_the_followed_copy_goes_once_the_file_is_collected(tmp_path: Path, heard
     collected.write_text('{"loss": 5}\n')
     run.close()
     assert last(tmp_path) == {"loss": 5.0} and not (tmp_path / reports.LIVE).exists()
+
+
+CHIPS, HOST = (BESIDE[kind] for kind in ("chips", "host"))
+
+
+def test_files_beside_the_metrics_are_copied_each_for_itself_and_report_no_figure(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    for kind in ("chips", "host"):
+        for data in (b"", b'{"loss": 1}\n', kind.encode() + b"\n"):
+            run(0, Beside(kind, data))
+    assert (tmp_path / CHIPS.live).read_bytes() == b'{"loss": 1}\nchips\n'
+    assert (tmp_path / HOST.live).read_bytes() == b'{"loss": 1}\nhost\n'
+    assert heard.metrics() == [] and last(tmp_path) == {}
+
+
+def test_a_copy_begins_anew_with_the_file_and_goes_on_without_an_empty_piece(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    for data in (b"", b"1\n", b"", b"2\n", b"3\n"):  # a connection that was cut continues with the next byte
+        run(0, Beside("chips", data))
+    assert (tmp_path / CHIPS.live).read_bytes() == b"2\n3\n"
+
+
+def test_a_copy_has_no_secret_not_even_one_that_comes_in_two_pieces(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    run._reporter.secrets.add("hunter2hunter2")
+    for data in (b"", b'{"text": "hunter2', b'hunter2"}\n'):
+        run(0, Beside("chips", data))
+    run.close()
+    assert (tmp_path / CHIPS.live).read_bytes() == b'{"text": "[redacted]"}\n'
+
+
+def test_a_copy_goes_once_its_file_is_collected_also_one_that_another_process_made(
+    tmp_path: Path, heard: Heard
+) -> None:
+    run = sink(tmp_path, heard)
+    run(0, Beside("chips", b""))
+    for path in (CHIPS.collected, HOST.live, HOST.collected):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    run.close()
+    assert [(tmp_path / each.live).exists() for each in (CHIPS, HOST)] == [False, False]
+
+
+def test_a_copy_whose_file_is_not_collected_stays(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    run(0, Beside("host", b""))
+    run.close()
+    assert (tmp_path / HOST.live).exists()
 
 
 def test_a_file_that_was_followed_has_all_of_its_lines_when_it_is_collected(tmp_path: Path, heard: Heard) -> None:

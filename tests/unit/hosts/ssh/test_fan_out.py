@@ -1,12 +1,14 @@
 """Many workers at once: the order of tries, every result, the right error, heartbeats, and an end at any moment."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -469,3 +471,61 @@ def test_servers_that_a_setup_does_not_reach_are_few_short_and_printable(tmp_pat
     other = follower(tmp_path)
     other._take({"state": "exited", "rc": 1, "unreachable": "index"})
     assert other.status.unreachable == (), "in another shape they are none"
+
+
+class Cut:
+    """Stands for a call that sends these frames, and is cut. `verbs`: of all calls so far."""
+
+    def __init__(self, verbs: list[tuple[str, ...]], streams: Iterator[list[tuple[bytes, bytes]]]) -> None:
+        self._verbs, self._streams = verbs, streams
+
+    def __call__(self, _connection: Connection, *verb: str, silence_s: float) -> Cut:
+        self._verbs.append(verb)
+        return self
+
+    def __enter__(self) -> Cut:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def end_input(self) -> None:
+        pass
+
+    def answer(self) -> None:
+        pass
+
+    def frames(self) -> Iterator[tuple[bytes, bytes]]:
+        found = next(self._streams)
+        yield from found
+        if found[-1][0] != b"S":
+            raise Unreachable("cut")
+
+
+def test_each_file_goes_on_with_its_next_byte_over_another_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [
+        [(b"M", b""), (b"M", b"1\n"), (b"C", b""), (b"C", b"22\n"), (b"L", b"log")],
+        [(b"H", b""), (b"H", b"333\n"), (b"C", b""), (b"C", b"4\n")],  # the file of the chips begins anew
+        [(b"S", b'{"state": "exited", "rc": 0}')],
+    ]
+    verbs: list[tuple[str, ...]] = []
+    got: list[tuple[str, bytes]] = []
+    monkeypatch.setattr(follow, "WorkerCall", Cut(verbs, iter(streams)))
+    wakeup = Wakeup()
+    monkeypatch.setattr(wakeup, "sleep", lambda _seconds: None)
+    Follower(
+        connection(tmp_path, wakeup, lambda _text: None),
+        "a1",
+        "setup",  # without the log of another phase before it
+        opened=None,
+        deliver=lambda _worker, _piece: None,
+        metrics=lambda _worker, piece: got.append((getattr(piece, "kind", "metrics"), bytes(piece))),
+        wakeup=wakeup,
+        now=time.time,
+    )._follow()
+    assert [verb[3:] for verb in verbs] == [("0", "0", "0", "0"), ("3", "2", "3", "0"), ("3", "2", "2", "4")]
+    assert [each for each in got if each[1]] == [
+        *(("metrics", b"1\n"), ("chips", b"22\n"), ("host", b"333\n"), ("chips", b"4\n")),
+    ]
