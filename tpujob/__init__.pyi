@@ -19,6 +19,8 @@ from orchestrator.api.jobs.job import TpuAlternative as TpuAlternative
 from orchestrator.api.jobs.job import Train as Train
 from orchestrator.api.jobs.planning import Export as Export
 from orchestrator.api.jobs.planning import Plan as Plan
+from orchestrator.api.live.top import Top as Top
+from orchestrator.api.live.top import TopRow as TopRow
 from orchestrator.api.queue.door import JobQueue as JobQueue
 from orchestrator.api.queue.queue import QueueEntry as QueueEntry
 from orchestrator.api.queue.queue import QueueReport as QueueReport

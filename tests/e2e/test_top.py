@@ -63,14 +63,22 @@ def rows(tpujob: Tpujob, *options: str) -> list[dict[str, Any]]:
 def told(tpujob: Tpujob) -> dict[str, Any]:
     """The row of the run, once all that its job reported is in it."""
     return until(
-        lambda: rows(tpujob)[0], "the row", lambda row: None not in (row["step"], row["hbm_percent"], row["cpu_percent"])
+        lambda: rows(tpujob)[0],
+        "the row",
+        lambda row: None not in (row["step"], row["hbm_percent"], row["cpu_percent"]),
     )
 
 
 def test_json_has_what_a_run_does_and_what_it_costs(tpujob: Tpujob, run: subprocess.Popen[str]) -> None:
     row = told(tpujob)
     assert (row["kind"], row["name"], row["state"], row["emulated"]) == ("run", "fit", "running", True)
-    assert (row["step"], row["metric"], row["value"], row["rate"], row["rate_of"]) == (41, "loss", 0.25, 120.0, "images")
+    assert (row["step"], row["metric"], row["value"], row["rate"], row["rate_of"]) == (
+        41,
+        "loss",
+        0.25,
+        120.0,
+        "images",
+    )
     assert (row["hbm_percent"], row["duty_percent"], row["cpu_percent"]) == (25.0, 80.0, 12.5)
     assert 0 < row["usd_so_far"] < row["usd_at_most"] and tpujob.alive()[0].endswith(f"/{row['node']}")
     assert rows(tpujob, "--filter", "state=failed") == []
@@ -119,7 +127,7 @@ class Top:
         self.ours, self.terminal = pty.openpty()
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(self.terminal)
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), self.terminal)
+        streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), self.terminal)
         env = {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "", "LINES": ""}
         self.process = cli.start(
             "top", env=env, start_new_session=True, preexec_fn=take_terminal, text=False, **streams

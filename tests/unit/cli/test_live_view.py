@@ -43,7 +43,7 @@ from tests.waiting import HANG_S, until
 # With --quiet untold: how it goes on, and what was asked for.
 UNTOLD = """access again api asked attach bounds bucket check cloud connect cost create detach drill emulator export found gc
 gke guardian larger lease logs next nodes notify plan ports queue race ready release released report request restart
-restore result save ship smoke ssh state sweep wait watchdog workers wrote"""
+restore result save ship smoke ssh state sweep top wait watchdog workers wrote"""
 STARTED = Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6)
 
 
