@@ -1,4 +1,4 @@
-"""What is in the table of `tpujob top`: runs, jobs of the queue and slices, each once, from the ledger and from what was asked."""
+"""What is in the table of `tpujob top`: runs, jobs of the queue and slices, each once."""
 
 from __future__ import annotations
 
@@ -47,13 +47,25 @@ def going_on(tmp_path: Path) -> World:
 
 def entry(world: World, **said: Any) -> QueueEntry:
     usual = dict.fromkeys(QueueEntry.__dataclass_fields__)
-    usual |= {"id": world.run, "name": "mnist", "state": "waiting", "asks": "v5litepod-8 us-central1-a", "why": "1 of 1"}
+    usual |= {
+        "id": world.run,
+        "name": "mnist",
+        "state": "waiting",
+        "asks": "v5litepod-8 us-central1-a",
+        "why": "1 of 1",
+    }
     return QueueEntry(**usual | {"metrics": {}, "added_at": world.now} | said)  # type: ignore[arg-type]
 
 
 def asked_slice(world: World, **said: Any) -> SliceRow:
     usual = dict.fromkeys(SliceRow.__dataclass_fields__)
-    usual |= {"name": "mine", "node": "node-1", "zone": "us-central1-a", "accelerator_type": "v5litepod-8", "state": "READY"}
+    usual |= {
+        "name": "mine",
+        "node": "node-1",
+        "zone": "us-central1-a",
+        "accelerator_type": "v5litepod-8",
+        "state": "READY",
+    }
     return SliceRow(**usual | {"emulated": False, "yours": True, "now": world.now} | said)  # type: ignore[arg-type]
 
 
@@ -164,7 +176,8 @@ def test_a_run_on_this_machine_has_no_price(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_what_has_ended_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, known = plain_run(tmp_path / "a"), {}
+    world = plain_run(tmp_path / "a")
+    known: top.Known = {}
     first = rows(world, known=known)
     monkeypatch.setattr(top, "_run", None)
     assert rows(world, known=known) == first
