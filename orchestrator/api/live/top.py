@@ -214,6 +214,7 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
     at_most = None if living is None or cost is None else costs.at_most(living)
     if at_most is not None and living is not None:  # and what the attempts before it cost
         at_most += (cost or 0.0) - (costs.of_lease(living, session.now(run.cloud)) or 0.0)
+    own = {"step": step, "node": living and living.name.node, "remark": "; ".join(filter(None, said)) or None}
     return TopRow(
         kind="run",
         id=run.id,
@@ -222,9 +223,7 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
         sweep=summary.sweep,
         variant=summary.variant,
         params=summary.params,
-        **place
-        | asdict(files)
-        | {"node": living and living.name.node, "step": step, "remark": "; ".join(filter(None, said)) or None},
+        **place | asdict(files) | own,
         cloud=run.cloud,
         metric=metric,
         value=value,
