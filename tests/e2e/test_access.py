@@ -213,8 +213,8 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob
     assert {file["path"] for file in shown["files"]} == {
         *(
             "again.tar.gz",
-            "made.json",
             "logs/worker0.log",
+            "made.json",
             "report.html",
             "trace.json",
             "worker0/artifacts/a.txt",
