@@ -212,7 +212,9 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob
     assert (shown["cloud"], shown["lease"], shown["state"], shown["exit_code"]) == ("local", None, "succeeded", 0)
     assert {file["path"] for file in shown["files"]} == {
         *(
+            "again.tar.gz",
             "logs/worker0.log",
+            "made.json",
             "report.html",
             "trace.json",
             "worker0/artifacts/a.txt",

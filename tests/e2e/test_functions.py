@@ -65,6 +65,9 @@ def test_a_script_gets_the_value_of_its_function_and_its_error_and_shows_its_log
     sizes = [path.stat().st_size for path in tpujob.directory.glob("runs/fit-*/worker0/artifacts/big.bin")]
     assert sizes == [1000, 1000]
     assert tpujob.lived() == 2 and tpujob.alive() == []
+    again = tpujob("run", "--again", "fit")
+    assert again.returncode == 64 and "a function is called again from Python" in again.stderr
+    assert [*tpujob.directory.glob("runs/*/again.tar.gz")] == [], "its arguments may be secret"
 
 
 @pytest.mark.ci

@@ -53,7 +53,6 @@ class TopRow:
     variant: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     cloud: str
-    emulated: bool
     accelerator_type: str | None = None
     zone: str | None = None
     node: str | None = None
@@ -74,6 +73,11 @@ class TopRow:
     ended_at: float | None = None
     remark: str | None = None
     has_page: bool = False  #: it is a run that this machine knows
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its cloud is an emulated one, whose dollars are not billed."""
+        return traits.is_emulated(self.cloud)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,25 +195,26 @@ def _settled(session: Session, run: RunRecord, attempt: Attempt) -> Key | None:
 
 def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | None, told: Mapping[str, Any]) -> TopRow:
     lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
-    now, directory, is_over = session.now(run.cloud), Path(run.directory), attempt.ended_at is not None
-    cost = costs.of_run(session.ledger, run, now)
+    directory, is_over = Path(run.directory), attempt.ended_at is not None
+    cost = costs.of_run(session.ledger, run, session.now(run.cloud))
     summary = whole_run.summary(run, attempt, lease, cost)
-    place = (lease.accelerator_type, lease.name.zone) if lease is not None else run.spec.tpu.place
     living = lease if lease is not None and lease.open and not is_over else None
     files = newest.read(directory, metrics.newest(directory))
+    metric, value, step = summary.metric, summary.value, files.step
     if told:  # no process here follows it: what its files say is old
-        files = Newest(step=files.step, remark=files.remark)
-    step, rates = files.step, (files.rate, files.rate_of)
-    figure = (summary.metric, summary.value)
-    if told:
-        figure = metrics.main_figure(told) or figure
-        step = step_of(told.get("step")) or step
+        metric, value = metrics.main_figure(told) or (metric, value)
+        files, step = Newest(remark=files.remark), step_of(told.get("step")) or step
+    elif is_over:
+        files = replace(files, rate=None, rate_of=None)
+    number = len(session.ledger.attempts_of(run.id))
     remark = attempt.detail if is_over and attempt.state is not AttemptState.SUCCEEDED else row.remark if row else ""
     used = "" if files.remark and files.remark in (remark or "") else files.remark
-    number = len(session.ledger.attempts_of(run.id))
-    again = f"attempt {number}" if number > 1 and not is_over else ""
-    more = None if living is None else costs.at_most(living)
-    left = None if more is None or living is None else max(more - (costs.of_lease(living, now) or 0.0), 0.0)
+    said = (f"attempt {number}" if number > 1 and not is_over else "", remark, used)
+    place = dict(zip(("accelerator_type", "zone"), run.spec.tpu.place, strict=True)) if lease is None else _place(lease)
+    at_most = None if living is None or cost is None else costs.at_most(living)
+    if at_most is not None and living is not None:  # and what the attempts before it cost
+        at_most += (cost or 0.0) - (costs.of_lease(living, session.now(run.cloud)) or 0.0)
+    own = {"step": step, "node": living and living.name.node, "remark": "; ".join(filter(None, said)) or None}
     return TopRow(
         kind="run",
         id=run.id,
@@ -218,29 +223,22 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
         sweep=summary.sweep,
         variant=summary.variant,
         params=summary.params,
+        **place | asdict(files) | own,
         cloud=run.cloud,
-        emulated=traits.is_emulated(run.cloud),
-        accelerator_type=place[0],
-        zone=place[1],
-        node=living.name.node if living is not None else None,
-        step=step,
-        metric=figure[0],
-        value=figure[1],
-        rate=None if is_over else rates[0],
-        rate_of=None if is_over else rates[1],
-        hbm_percent=files.hbm_percent,
-        duty_percent=files.duty_percent,
-        cpu_percent=files.cpu_percent,
-        memory_percent=files.memory_percent,
-        seen_at=files.seen_at,
+        metric=metric,
+        value=value,
         usd_so_far=cost,
-        usd_at_most=_bounded(None if cost is None or left is None else cost + left, living),
+        usd_at_most=_bounded(at_most, living),
         started_at=run.created_at,
         until=living.ends_at if living is not None else None,
         ended_at=attempt.ended_at,
         has_page=True,
-        remark="; ".join(dict.fromkeys(filter(None, (again, remark, used)))) or None,
     )
+
+
+def _place(lease: Lease) -> dict[str, Any]:
+    name = lease.name
+    return {"accelerator_type": lease.accelerator_type, "zone": name.zone, "node": name.node}
 
 
 def _bounded(usd: float | None, lease: Lease | None) -> float | None:
@@ -250,7 +248,7 @@ def _bounded(usd: float | None, lease: Lease | None) -> float | None:
 
 def _job(job: QueueEntry, cloud: str, row: SliceRow | None) -> TopRow:
     """Return the row of a job that waits, or whose run another machine has, on this slice."""
-    figure = metrics.main_figure(job.metrics) or (None, None)
+    metric, value = metrics.main_figure(job.metrics) or (None, None)
     accelerator, _, places = job.asks.partition(" ")
     return TopRow(
         kind="job",
@@ -260,13 +258,12 @@ def _job(job: QueueEntry, cloud: str, row: SliceRow | None) -> TopRow:
         sweep=job.sweep,
         variant=job.variant,
         cloud=cloud,
-        emulated=traits.is_emulated(cloud),
         accelerator_type=accelerator or None,
         zone=job.zone or places or None,
         node=job.node,
         step=step_of(job.metrics.get("step")),
-        metric=figure[0],
-        value=figure[1],
+        metric=metric,
+        value=value,
         seen_at=job.seen_at,
         usd_so_far=job.cost_usd,
         usd_at_most=None if job.cost_usd is None or job.at_most_usd is None else job.cost_usd + job.at_most_usd,
@@ -276,36 +273,30 @@ def _job(job: QueueEntry, cloud: str, row: SliceRow | None) -> TopRow:
     )
 
 
-def _variant(sweep: SweepProgress, variant: VariantState) -> TopRow:
+def _variant(sweep: SweepProgress, each: VariantState) -> TopRow:
     """Return the row of a variant that waits for its turn."""
+    what: dict[str, Any] = {"sweep": sweep.name, "variant": each.variant, "params": each.params}
     return TopRow(
         kind="job",
         id=sweep.sweep,
-        name=variant.name,
-        state=variant.state,
-        sweep=sweep.name,
-        variant=variant.variant,
-        params=variant.params,
+        name=each.name,
+        state=each.state,
+        **what,
         cloud="",
-        emulated=False,
         usd_so_far=0.0,
         started_at=sweep.started_at,
     )
 
 
 def _lease(session: Session, lease: Lease, row: SliceRow | None) -> TopRow:
-    now = session.now(lease.cloud)
     return TopRow(
         kind="slice",
         id=lease.id,
         name=lease.handle,
         state="being deleted" if lease.down_at is not None else row.state if row is not None else str(lease.state),
+        **_place(lease),
         cloud=lease.cloud,
-        emulated=traits.is_emulated(lease.cloud),
-        accelerator_type=lease.accelerator_type,
-        zone=lease.name.zone,
-        node=lease.name.node,
-        usd_so_far=costs.of_lease(lease, now),
+        usd_so_far=costs.of_lease(lease, session.now(lease.cloud)),
         usd_at_most=_bounded(costs.at_most(lease), lease),
         started_at=lease.created_at,
         until=lease.ends_at,
@@ -315,22 +306,10 @@ def _lease(session: Session, lease: Lease, row: SliceRow | None) -> TopRow:
 
 def _slice(row: SliceRow) -> TopRow:
     """Return the row of a slice that another machine of this user made."""
-    return TopRow(
-        kind="slice",
-        id=row.lease_id or row.node,
-        name=row.run or row.name,
-        state=row.state,
-        cloud=row.cloud,
-        emulated=row.emulated,
-        accelerator_type=row.accelerator_type,
-        zone=row.zone,
-        node=row.node,
-        usd_so_far=row.usd_so_far,
-        usd_at_most=row.usd_at_most,
-        started_at=row.created_at,
-        until=row.ends_at,
-        remark=row.remark,
-    )
+    same = ("state", "cloud", "accelerator_type", "zone", "node", "usd_so_far", "usd_at_most", "remark")
+    what = {name: getattr(row, name) for name in same}
+    times: dict[str, Any] = {"started_at": row.created_at, "until": row.ends_at}
+    return TopRow(kind="slice", id=row.lease_id or row.node, name=row.run or row.name, **what, **times)
 
 
 class Watch:

@@ -23,7 +23,6 @@ def row(name: str = "fit", **said: Any) -> TopRow:
         "id": f"{name}-1",
         "state": "running",
         "cloud": "emulated",
-        "emulated": True,
     }
     return TopRow(name=name, **usual | said)
 

@@ -41,7 +41,7 @@ class Looks:
             "state": str(attempt.state),
             "has_page": True,
         }
-        row |= {"cloud": run.cloud, "emulated": False, "ended_at": attempt.ended_at}
+        row |= {"cloud": run.cloud, "ended_at": attempt.ended_at}
         return Top(self._world.now, run.cloud, "of a test", self._world.now, (), (TopRow(**row | self._row),))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.api.live import top
-from orchestrator.api.live.top import Asked, Known, Top, TopRow, Watch, table
+from orchestrator.api.live.top import Asked, Top, TopRow, Watch, table
 from orchestrator.api.queue.queue import QueueEntry
 from orchestrator.api.slices.status import SliceRow
 from orchestrator.errors import ConfigError
@@ -177,7 +177,7 @@ def test_a_run_on_this_machine_has_no_price(tmp_path: Path) -> None:
 
 def test_the_rows_of_what_has_ended_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = plain_run(tmp_path / "a")
-    known: Known = {}
+    known: top.Known = {}
     first = rows(world, known=known)
     monkeypatch.setattr(top, "_run", None)
     assert rows(world, known=known) == first
