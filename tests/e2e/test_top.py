@@ -71,7 +71,7 @@ def told(tpujob: Tpujob) -> dict[str, Any]:
 
 def test_json_has_what_a_run_does_and_what_it_costs(tpujob: Tpujob, run: subprocess.Popen[str]) -> None:
     row = told(tpujob)
-    assert (row["kind"], row["name"], row["state"], row["emulated"]) == ("run", "fit", "running", True)
+    assert (row["kind"], row["name"], row["state"], row["cloud"]) == ("run", "fit", "running", "emulated")
     assert (row["step"], row["metric"], row["value"], row["rate"], row["rate_of"]) == (
         41,
         "loss",
