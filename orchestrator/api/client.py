@@ -239,15 +239,9 @@ class Client:
             return canceled
 
     def collect(
-        self,
-        run: str | Run,
-        *,
-        max_results: str | None = None,
-        work: str | None = None,
-        to: str | Path | None = None,
-        owner: str | None = None,
-        on_event: OnEvent | None = None,
-    ) -> RunResult:
+        self, run: str | Run, *, max_results: str | None = None, work: str | None = None, to: str | Path | None = None,
+        owner: str | None = None, on_event: OnEvent | None = None,
+    ) -> RunResult:  # fmt: skip
         """Collect the results that a run left on its slice, release the slice, and return the run's result.
 
         `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. `work`: a pattern, such as `"*"`, of
@@ -339,18 +333,10 @@ class Client:
     # -- slices --------------------------------------------------------------------------------------------------------
 
     def slice(
-        self,
-        accelerator: str,
-        *,
-        zone: str | Sequence[str] | None = None,
-        runtime: str | None = None,
-        provisioning: ProvisioningKind = "on-demand",
-        wait: Duration | None = None,
-        max_duration: Duration = "24h",
-        name: str = DEFAULT_NAME,
-        via: ViaKind | None = None,
-        on_event: OnEvent | None = None,
-    ) -> Slice:
+        self, accelerator: str, *, zone: str | Sequence[str] | None = None, runtime: str | None = None,
+        provisioning: ProvisioningKind = "on-demand", wait: Duration | None = None, max_duration: Duration = "24h",
+        name: str = DEFAULT_NAME, via: ViaKind | None = None, on_event: OnEvent | None = None,
+    ) -> Slice:  # fmt: skip
         """Return a slice for a `with` block: READY when the block begins, proven absent when it ends, however it ends.
 
         The slice belongs to this process: if the process is killed, the guardian deletes the slice. `wait` is for capacity (1s
@@ -381,13 +367,9 @@ class Client:
             return slices.up.bring_up(session, options)
 
     def down(
-        self,
-        name: str | None = None,
-        *,
-        owner: str | None = None,
-        everything: bool = False,
+        self, name: str | None = None, *, owner: str | None = None, everything: bool = False,
         on_event: OnEvent | None = None,
-    ) -> DownResult:
+    ) -> DownResult:  # fmt: skip
         """Delete a slice and prove that it is absent. Without a name: the slice of `up` without a name.
 
         `owner`: whose slice, if not this user's. `everything`: every slice of this machine's ledger. Raises TeardownUnproven

@@ -216,24 +216,11 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
         at_most += (cost or 0.0) - (costs.of_lease(living, session.now(run.cloud)) or 0.0)
     own = {"step": step, "node": living and living.name.node, "remark": "; ".join(filter(None, said)) or None}
     return TopRow(
-        kind="run",
-        id=run.id,
-        name=run.name,
-        state=str(attempt.state),
-        sweep=summary.sweep,
-        variant=summary.variant,
-        params=summary.params,
-        **place | asdict(files) | own,
-        cloud=run.cloud,
-        metric=metric,
-        value=value,
-        usd_so_far=cost,
-        usd_at_most=_bounded(at_most, living),
-        started_at=run.created_at,
-        until=living.ends_at if living is not None else None,
-        ended_at=attempt.ended_at,
-        has_page=True,
-    )
+        kind="run", id=run.id, name=run.name, state=str(attempt.state), cloud=run.cloud, sweep=summary.sweep,
+        variant=summary.variant, params=summary.params, **place | asdict(files) | own, metric=metric, value=value,
+        usd_so_far=cost, usd_at_most=_bounded(at_most, living), started_at=run.created_at,
+        until=living.ends_at if living is not None else None, ended_at=attempt.ended_at, has_page=True,
+    )  # fmt: skip
 
 
 def _place(lease: Lease) -> dict[str, Any]:
@@ -250,58 +237,31 @@ def _job(job: QueueEntry, cloud: str, row: SliceRow | None) -> TopRow:
     """Return the row of a job that waits, or whose run another machine has, on this slice."""
     metric, value = metrics.main_figure(job.metrics) or (None, None)
     accelerator, _, places = job.asks.partition(" ")
+    at_most = None if job.cost_usd is None or job.at_most_usd is None else job.cost_usd + job.at_most_usd
     return TopRow(
-        kind="job",
-        id=job.id,
-        name=job.name,
-        state=job.state,
-        sweep=job.sweep,
-        variant=job.variant,
-        cloud=cloud,
-        accelerator_type=accelerator or None,
-        zone=job.zone or places or None,
-        node=job.node,
-        step=step_of(job.metrics.get("step")),
-        metric=metric,
-        value=value,
-        seen_at=job.seen_at,
-        usd_so_far=job.cost_usd,
-        usd_at_most=None if job.cost_usd is None or job.at_most_usd is None else job.cost_usd + job.at_most_usd,
-        started_at=job.added_at,
-        until=row.ends_at if row is not None else None,
-        remark=job.why or None,
-    )
+        kind="job", id=job.id, name=job.name, state=job.state, cloud=cloud, sweep=job.sweep, variant=job.variant,
+        accelerator_type=accelerator or None, zone=job.zone or places or None, node=job.node, metric=metric, value=value,
+        step=step_of(job.metrics.get("step")), seen_at=job.seen_at, usd_so_far=job.cost_usd, usd_at_most=at_most,
+        started_at=job.added_at, until=row.ends_at if row is not None else None, remark=job.why or None,
+    )  # fmt: skip
 
 
 def _variant(sweep: SweepProgress, each: VariantState) -> TopRow:
     """Return the row of a variant that waits for its turn."""
-    what: dict[str, Any] = {"sweep": sweep.name, "variant": each.variant, "params": each.params}
     return TopRow(
-        kind="job",
-        id=sweep.sweep,
-        name=each.name,
-        state=each.state,
-        **what,
-        cloud="",
-        usd_so_far=0.0,
-        started_at=sweep.started_at,
-    )
+        kind="job", id=sweep.sweep, name=each.name, state=each.state, cloud="", sweep=sweep.name, variant=each.variant,
+        params=each.params, usd_so_far=0.0, started_at=sweep.started_at,
+    )  # fmt: skip
 
 
 def _lease(session: Session, lease: Lease, row: SliceRow | None) -> TopRow:
+    seen = row.state if row is not None else str(lease.state)
     return TopRow(
-        kind="slice",
-        id=lease.id,
-        name=lease.handle,
-        state="being deleted" if lease.down_at is not None else row.state if row is not None else str(lease.state),
-        **_place(lease),
-        cloud=lease.cloud,
-        usd_so_far=costs.of_lease(lease, session.now(lease.cloud)),
-        usd_at_most=_bounded(costs.at_most(lease), lease),
-        started_at=lease.created_at,
-        until=lease.ends_at,
+        kind="slice", id=lease.id, name=lease.handle, state="being deleted" if lease.down_at is not None else seen,
+        cloud=lease.cloud, **_place(lease), usd_so_far=costs.of_lease(lease, session.now(lease.cloud)),
+        usd_at_most=_bounded(costs.at_most(lease), lease), started_at=lease.created_at, until=lease.ends_at,
         remark=row.remark if row is not None else None,
-    )
+    )  # fmt: skip
 
 
 def _slice(row: SliceRow) -> TopRow:

@@ -46,14 +46,8 @@ def _render(
     template: str, page: Mapping[str, Any], hide: Hide, style: str, script: Markup, *, live: bool, **more: Any
 ) -> str:
     css = _inline(*filter(None, (style,)), "page.css")
-    shown = {
-        "style": css,
-        "script": script,
-        "policy": _policy(script, css, live=live),
-        "version": __version__,
-        "live": live,
-    }
-    return _templates().get_template(template).render(page=page, hide=hide, **shown, **more)
+    shown = {"style": css, "script": script, "policy": _policy(script, css, live=live), "live": live, **more}
+    return _templates().get_template(template).render(page=page, hide=hide, version=__version__, **shown)
 
 
 def _json(data: Mapping[str, Any]) -> Markup:
@@ -62,13 +56,7 @@ def _json(data: Mapping[str, Any]) -> Markup:
 
 def render_plain(template: str, page: Mapping[str, Any], hide: Hide) -> str:
     """Return a page without a script, from a template of its own."""
-    policy = "; ".join(f"{each} 'none'" for each in ("default-src", "base-uri", "form-action"))
-    style = _inline("page.css")
-    return (
-        _templates()
-        .get_template(template)
-        .render(page=page, hide=hide, style=style, policy=f"{policy}; style-src {_hash(style)}", version=__version__)
-    )
+    return _render(template, page, hide, "", Markup(""), live=False)
 
 
 def render_card(page: Mapping[str, Any], hide: Hide) -> str:
@@ -127,7 +115,7 @@ def _script() -> Markup:
 def _policy(script: Markup, style: Markup, *, live: bool) -> str:
     parts = {
         "default-src": "'none'",
-        "script-src": _hash(script),
+        "script-src": _hash(script) if script else "'none'",
         "style-src": _hash(style),
         "connect-src": "'self'" if live else "'none'",
         "img-src": "data:",
