@@ -224,18 +224,10 @@ def _files(directory: Path) -> Iterator[RunFile]:
 
 def _lease_report(lease: Lease, now: float) -> LeaseReport:
     return LeaseReport(
-        id=lease.id,
-        node=lease.name.node,
-        zone=lease.name.zone,
-        project=lease.name.project,
-        accelerator_type=lease.accelerator_type,
-        spot=lease.spot,
-        state=str(lease.state),
-        ready_at=lease.ready_at,
-        gone_at=lease.gone_at,
-        usd=costs.of_lease(lease, now),
-        emulated=traits.is_emulated(lease.cloud),
-    )
+        id=lease.id, node=lease.name.node, zone=lease.name.zone, project=lease.name.project,
+        accelerator_type=lease.accelerator_type, spot=lease.spot, state=str(lease.state), ready_at=lease.ready_at,
+        gone_at=lease.gone_at, usd=costs.of_lease(lease, now), emulated=traits.is_emulated(lease.cloud),
+    )  # fmt: skip
 
 
 def _events(ledger: Ledger, attempt: Attempt) -> tuple[RunEvent, ...]:

@@ -183,13 +183,10 @@ def _row(name: str, job: str | None, found: Sequence[BillPart], waited: Sequence
     billed = all(place_traits.traits_of(each).billed for each in clouds)
     known = [each.usd for each in found if each.usd is not None]
     return CostRow(
-        name=name,
-        job=job,
+        name=name, job=job,
         runs=len({each.payer.run for each in found if each.payer is not None} | {each.run for each in waited}),
-        slices=len({each.bill.id for each in found}) if billed else 0,
-        hours=sum((each.hours for each in found), 0.0),
-        chip_hours=costs.total(each.chip_hours for each in found),
-        cost_usd=dollars(*Use),
+        slices=len({each.bill.id for each in found}) if billed else 0, hours=sum((each.hours for each in found), 0.0),
+        chip_hours=costs.total(each.chip_hours for each in found), cost_usd=dollars(*Use),
         known_usd=sum(known) if known else None,
         unpriced_hours=sum((each.hours for each in found if each.usd is None), 0.0),
         **{f"{use}_usd": dollars(use) for use in Use},
@@ -197,7 +194,7 @@ def _row(name: str, job: str | None, found: Sequence[BillPart], waited: Sequence
         granted_usd=costs.total(_granted(each) for each in found) if billed else None,
         waited_hours=sum((each.until - each.since for each in waited), 0.0) / 3600,
         causes=_causes(found, billed=billed),
-    )
+    )  # fmt: skip
 
 
 def _causes(found: Sequence[BillPart], *, billed: bool) -> tuple[CauseCost, ...]:

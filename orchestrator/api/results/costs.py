@@ -206,50 +206,24 @@ def _bill(
         held = [since]  # of `tpujob up`, which has not come to its end
     vms = kind.hosts * lease.slices if kind and traits.traits_of(lease.cloud).by_target else 0  # else of the cluster
     return Bill(
-        id=lease.id,
-        cloud=lease.cloud,
-        project=lease.name.project,
-        zone=zone,
-        name=lease.handle,
-        node=lease.name.node,
-        accelerator_type=lease.accelerator_type,
-        chips=kind.chips * lease.slices if kind else None,
-        state=str(lease.state),
-        since=since,
-        until=lease.gone_at,
-        now=now,
-        usd_per_hour=lease.usd_per_hour,
-        spot=lease.spot,
-        list_usd_per_hour=catalog.usd_per_hour(lease.accelerator_type, zone, spot=lease.spot),
-        owner=lease.owner,
-        vms=vms,
-        addresses=vms if lease.route.via is Via.EXTERNAL else 0,
+        id=lease.id, cloud=lease.cloud, project=lease.name.project, zone=zone, name=lease.handle,
+        node=lease.name.node, accelerator_type=lease.accelerator_type,
+        chips=kind.chips * lease.slices if kind else None, state=str(lease.state), since=since, until=lease.gone_at,
+        now=now, usd_per_hour=lease.usd_per_hour, spot=lease.spot,
+        list_usd_per_hour=catalog.usd_per_hour(lease.accelerator_type, zone, spot=lease.spot), owner=lease.owner,
+        vms=vms, addresses=vms if lease.route.via is Via.EXTERNAL else 0,
         on_demand_usd_per_hour=catalog.usd_per_hour(lease.accelerator_type, zone, spot=False),
-        ready_at=lease.ready_at,
-        held_at=held[0] if held else None,
-        down_at=lease.down_at,
-        lent=lease.run is None and lease.purpose is Purpose.RUN,
-        paid=paid,
-        work=work,
-    )
+        ready_at=lease.ready_at, held_at=held[0] if held else None, down_at=lease.down_at,
+        lent=lease.run is None and lease.purpose is Purpose.RUN, paid=paid, work=work,
+    )  # fmt: skip
 
 
 def _local(run: RunRecord, attempt: Attempt, work: Work, now: float, owner: str) -> Bill:
     return Bill(
-        id=attempt.id,
-        cloud=run.cloud,
-        project=HERE,
-        name=run.name,
-        accelerator_type=HERE,
-        owner=owner,
-        state=str(attempt.state),
-        since=work.since,
-        until=attempt.ended_at,
-        now=now,
-        ready_at=work.since,
-        paid=(BilledInterval(run.id, _job(run), work.since, work.until),),
-        work=(work,),
-    )
+        id=attempt.id, cloud=run.cloud, project=HERE, name=run.name, accelerator_type=HERE, owner=owner,
+        state=str(attempt.state), since=work.since, until=attempt.ended_at, now=now, ready_at=work.since,
+        paid=(BilledInterval(run.id, _job(run), work.since, work.until),), work=(work,),
+    )  # fmt: skip
 
 
 def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: float, *, is_old: bool) -> Sequence[Work]:
@@ -264,18 +238,14 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
         went_on = next((data for _, kind, data in after if kind == "continued"), None)
         saved_s = went_on["saved_s"] if went_on and _is_of_use(run, went_on) else None
         collecting = (at for at, kind, data in own if kind == "moved" and data["state"] == AttemptState.COLLECTING)
-        found.append(
-            Work(
-                costs.began_at(ledger, run, attempt),
-                now if ended_at is None else ended_at,
-                failed=attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED,
-                lost=any(kind == "attempt_ended" and data.get("cause") for _, kind, data in own),
-                main_at=attempt.started_at,
-                done_at=next(collecting, None),
-                saved_at=None if saved_s is None or ended_at is None else ended_at - saved_s,
-                spans=spans,
-            )
-        )
+        work = Work(
+            costs.began_at(ledger, run, attempt), now if ended_at is None else ended_at,
+            failed=attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED,
+            lost=any(kind == "attempt_ended" and data.get("cause") for _, kind, data in own),
+            main_at=attempt.started_at, done_at=next(collecting, None), spans=spans,
+            saved_at=None if saved_s is None or ended_at is None else ended_at - saved_s,
+        )  # fmt: skip
+        found.append(work)
     return found
 
 

@@ -59,16 +59,9 @@ def print_table(
 
 
 def table_lines(
-    headers: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    width: int,
-    *,
-    right: Collection[int] = (),
-    states: Collection[int] = (),
-    optional: Sequence[int] = (),
-    shortens: Sequence[int] = (),
-    wraps: Sequence[int] = (),
-) -> list[str]:
+    headers: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, right: Collection[int] = (),
+    states: Collection[int] = (), optional: Sequence[int] = (), shortens: Sequence[int] = (), wraps: Sequence[int] = (),
+) -> list[str]:  # fmt: skip
     """Return the lines of a table for a terminal of this width, its headings first; see `print_table`."""
     head, body = [one_line(cell) for cell in headers], [[one_line(cell) for cell in row] for row in rows]
     shown, widths = fit([head, *body], width, optional=optional, shortens=shortens, wraps=wraps)

@@ -143,17 +143,10 @@ class Follower(WorkerFollower):
     """Of a worker that is reached by a connection."""
 
     def __init__(
-        self,
-        connection: Connection,
-        attempt: str,
-        phase: str,
-        *,
-        opened: WorkerCall | None,
-        deliver: Callable[[int, bytes], None],
-        metrics: Callable[[int, bytes], None] | None = None,
-        wakeup: Wakeup,
-        now: Callable[[], float],
-    ) -> None:
+        self, connection: Connection, attempt: str, phase: str, *, opened: WorkerCall | None,
+        deliver: Callable[[int, bytes], None], metrics: Callable[[int, bytes], None] | None = None,
+        wakeup: Wakeup, now: Callable[[], float],
+    ) -> None:  # fmt: skip
         super().__init__(connection.index, wakeup, now)
         self._connection, self._attempt, self._phase = connection, attempt, phase
         self._is_before = opened is None and phase == "main"  # still at the log of the setup

@@ -61,14 +61,10 @@ def read_run(directory: Path) -> HostUse | None:
         return None
     fullest = max(rows, key=lambda row: row[3])
     return HostUse(
-        len(every),
-        len(rows),
-        max(found.cpus for found in every),
-        sum(row[1] * row[2] for row in rows) / sum(row[1] for row in rows),
-        max(row[2] for row in rows),
-        fullest[3],
+        len(every), len(rows), max(found.cpus for found in every),
+        sum(row[1] * row[2] for row in rows) / sum(row[1] for row in rows), max(row[2] for row in rows), fullest[3],
         fullest[4],
-    )
+    )  # fmt: skip
 
 
 def curves(directory: Path) -> list[tuple[float, float, float]]:

@@ -88,18 +88,12 @@ def read(directory: Path) -> Made | None:
         missing = "its job and its code were not kept"
     packages = list(section(told, "packages").items())[:MOST_PACKAGES]
     return Made(
-        git=_git(found),
-        code=_code(section(found, "code")),
-        command=_text(found.get("command"), MOST_BYTES),
-        tpujob=_text(found.get("tpujob")),
-        client_python=_text(client.get("python")),
-        client_platform=_text(client.get("platform")),
-        lock_sha256=_text(lock.get("sha256")),
-        again_of=_text(found.get("again_of")),
-        missing=missing,
-        python=_text(told.get("python")),
+        git=_git(found), code=_code(section(found, "code")), command=_text(found.get("command"), MOST_BYTES),
+        tpujob=_text(found.get("tpujob")), client_python=_text(client.get("python")),
+        client_platform=_text(client.get("platform")), lock_sha256=_text(lock.get("sha256")),
+        again_of=_text(found.get("again_of")), missing=missing, python=_text(told.get("python")),
         packages={_text(name): _text(version) for name, version in packages if isinstance(version, str)},
-    )
+    )  # fmt: skip
 
 
 def _git(found: dict[str, Any]) -> GitState | None:

@@ -81,20 +81,14 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
             leases[each.lease_id] = ledger.lease(each.lease_id)
     logs = _logs(directory, worker_ends.first_failures(report.workers))
     return RunData(
-        report=report,
-        now=now,
-        events={each.id: tuple(ledger.events(each.id)) for each in attempts},
-        attempts=tuple(attempts),
-        leases=leases,
-        curves=metrics.curves(directory),
-        timing=timing_file.read_run(directory),
-        tpu_use=device.read_run(directory),
-        arrivals=tuple(metrics.arrivals(directory)),
-        logs=logs,
+        report=report, now=now, events={each.id: tuple(ledger.events(each.id)) for each in attempts},
+        attempts=tuple(attempts), leases=leases, curves=metrics.curves(directory),
+        timing=timing_file.read_run(directory), tpu_use=device.read_run(directory),
+        arrivals=tuple(metrics.arrivals(directory)), logs=logs,
         traceback=_traceback(directory, logs[0].worker) if logs else (),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),
         check=read_object(directory / CHECK),
-    )
+    )  # fmt: skip
 
 
 def _traceback(directory: Path, worker: int) -> tuple[str, ...]:

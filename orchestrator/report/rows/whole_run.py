@@ -63,24 +63,12 @@ def summary(run: RunRecord, attempt: Attempt, lease: Lease | None, cost_usd: flo
     )
     metric, value = metrics.main_figure(values) or (None, None)
     return RunSummary(
-        run=run.id,
-        name=run.name,
-        state=str(attempt.state),
-        exit_code=attempt.exit_code,
-        cloud=run.cloud,
-        job=job_file(run.job_path),
-        started_at=run.created_at,
-        ended_at=attempt.ended_at,
-        directory=run.directory,
-        cost_usd=cost_usd,
-        params=run.spec.params,
-        sweep=run.spec.sweep.name,
-        variant=run.spec.sweep.variant,
-        accelerator_type=lease.accelerator_type if lease else None,
-        zone=lease.name.zone if lease else None,
-        metric=metric,
-        value=value,
-    )
+        run=run.id, name=run.name, state=str(attempt.state), exit_code=attempt.exit_code, cloud=run.cloud,
+        job=job_file(run.job_path), started_at=run.created_at, ended_at=attempt.ended_at, directory=run.directory,
+        cost_usd=cost_usd, params=run.spec.params, sweep=run.spec.sweep.name, variant=run.spec.sweep.variant,
+        accelerator_type=lease.accelerator_type if lease else None, zone=lease.name.zone if lease else None,
+        metric=metric, value=value,
+    )  # fmt: skip
 
 
 def whole_run(ledger: Ledger, run: RunRecord, now: float) -> WholeRun:
@@ -144,21 +132,14 @@ def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None)
     events = ledger.events(attempt.id)
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
     return AttemptReport(
-        attempt=attempt.id,
-        state=str(attempt.state),
+        attempt=attempt.id, state=str(attempt.state),
         cause=next((data["cause"] for _, kind, data in events if kind == "attempt_ended" and data.get("cause")), None),
-        detail=attempt.detail,
-        began_at=costs.began_at(ledger, run, attempt),
-        running_at=attempt.started_at,
-        ended_at=attempt.ended_at,
-        zone=lease.name.zone if lease else None,
-        node=lease.name.node if lease else None,
-        provisioning=lease.provisioning if lease else None,
-        ready_at=lease.ready_at if lease else None,
+        detail=attempt.detail, began_at=costs.began_at(ledger, run, attempt), running_at=attempt.started_at,
+        ended_at=attempt.ended_at, zone=lease.name.zone if lease else None, node=lease.name.node if lease else None,
+        provisioning=lease.provisioning if lease else None, ready_at=lease.ready_at if lease else None,
         tried=tuple(TriedCandidate(e["where"], e["why"], e["at"]) for _, kind, e in events if kind == "tried"),
-        usd=usd,
-        continued=next((data["text"] for _, kind, data in events if kind == "continued"), None),
-    )
+        usd=usd, continued=next((data["text"] for _, kind, data in events if kind == "continued"), None),
+    )  # fmt: skip
 
 
 def attempt_lines(reports: Sequence[AttemptReport], cloud: str) -> list[str]:
