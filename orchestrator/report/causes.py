@@ -19,7 +19,7 @@ class Cause(StrEnum):
     INPUT = "input"  # the job read its data, or waited for a batch
     PREEMPTION = "preemption"  # work of an attempt that lost its slice, after what its successor went on from was saved
     FAILED = "failed"  # from READY on, an attempt that ended otherwise without success
-    IDLE = "idle"  # READY, and no run on it
+    IDLE = "idle"  # READY, and no run on it, or one whose end was not noticed yet
     TEARDOWN = "teardown"  # results were collected, and the slice deleted, until its proven absence
 
 
@@ -31,8 +31,8 @@ CausedSpan = tuple[float, float, Cause]  # since, until
 class Work:
     """The time in which an attempt was on a slice. `failed`: it ended without success; `lost`: with the loss of its slice.
 
-    `main_at`: its job started; `done_at`: and ended; `saved_at`: when the work was saved that its successor went on from. None:
-    never. `spans`: what the job timed, in the order of their beginnings.
+    `main_at`: its job started; `done_at`: and ended; `noticed_at`: and tpujob saw it; `saved_at`: when the work was saved that
+    its successor went on from. None: never. `spans`: what the job timed, in the order of their beginnings.
     """
 
     since: float
@@ -41,13 +41,14 @@ class Work:
     lost: bool = False
     main_at: float | None = None
     done_at: float | None = None
+    noticed_at: float | None = None
     saved_at: float | None = None
     spans: tuple[CausedSpan, ...] = ()
 
     def cuts(self) -> Iterator[float]:
         """Yield when its cause may change."""
         yield from (self.since, self.until)
-        yield from (at for at in (self.main_at, self.done_at, self.saved_at) if at is not None)
+        yield from (at for at in (self.main_at, self.done_at, self.noticed_at, self.saved_at) if at is not None)
         for since, until, _ in self.spans:
             yield from (since, until)
 
@@ -60,7 +61,7 @@ class Work:
         if self.lost and (self.saved_at is None or at >= self.saved_at):
             return Cause.PREEMPTION
         if self.done_at is not None and at >= self.done_at:
-            return Cause.TEARDOWN
+            return Cause.IDLE if self.noticed_at is not None and at < self.noticed_at else Cause.TEARDOWN
         index = bisect_right(self.spans, at, key=lambda span: span[0]) - 1
         return self.spans[index][2] if index >= 0 and at < self.spans[index][1] else Cause.WORK
 

@@ -34,19 +34,12 @@ INDEX_INSIDE = "name an index in its network in `env:` (PIP_INDEX_URL, which uv 
 
 
 async def monitor(
-    stay: Stay,
-    at: Standing,
-    crew: Crew,
-    phase: str,
-    run: RunRecord,
-    tasks: Sequence[PeriodicTask] = (),
-    *,
-    end: End | None = None,
-    attempt: str | None = None,
-    began: float | None = None,
-    stall_s: float | None = None,
-) -> None:
-    """Return when the phase has succeeded on every worker. The end of a log stream ends nothing.
+    stay: Stay, at: Standing, crew: Crew, phase: str, run: RunRecord, tasks: Sequence[PeriodicTask] = (), *,
+    end: End | None = None, attempt: str | None = None, began: float | None = None, stall_s: float | None = None,
+) -> float | None:  # fmt: skip
+    """Return once the phase has succeeded on every worker: for how many seconds it ran, as they say; None: they do not.
+
+    The end of a log stream ends nothing.
 
     `end`: None for that of `at`. `attempt`: look whether it was canceled, for a slice whose claim does not end with it.
     `began`: when the phase began, None for now.
@@ -80,7 +73,7 @@ async def monitor(
                 raise
             raise await _failed(stay, lease, crew, await _settled(crew, status), phase, run.id, ended)
         if status.all_succeeded:
-            return
+            return status.ran_s
         now = await Now()
         if lease is not None:
             for text in silence.news(status.workers, now):

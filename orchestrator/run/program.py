@@ -188,6 +188,7 @@ class _Work:
         self.tasks: list[PeriodicTask] = []
         self.renewal: LeaseRenewal | None = None
         self.saving: collection.PeriodicSave | None = None
+        self.ran_s: float | None = None  # the phase that ended last
 
     async def to_the_end(self) -> None:
         """Deliver, start, follow and collect. Raises what made the job fail."""
@@ -296,7 +297,7 @@ class _Work:
         async def watch(end: End) -> None:
             attempt = self.progress.attempt.id if not_its_own else None
             more = {"attempt": attempt, "began": began, "stall_s": None if self.attached else job.stall_s}
-            await monitor(job.stay, at, self.crew, phase.name, job.run, self.tasks, end=end, **more)  # type: ignore[arg-type]
+            self.ran_s = await monitor(job.stay, at, self.crew, phase.name, job.run, self.tasks, end=end, **more)  # type: ignore[arg-type]
 
         try:
             await job.stay.follow(watch, at, self.crew)
@@ -324,7 +325,7 @@ class _Work:
         await progress.enter("collect")
         await Report("collect", "collecting the results", passing=True)
         # A ledger that cannot be written, such as on a full disk, must not cost the results.
-        await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
+        await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING, self.ran_s))
         if self.attached and job.stay.traits.watched:
             await hold_attempt(_reached(progress), progress.attempt.id)  # the connection may have been lost meanwhile
             # The watchdogs delete the slice `limits.linger` after its job, unless heartbeats show that a process collects.

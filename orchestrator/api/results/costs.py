@@ -237,12 +237,16 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
         ended_at = attempt.ended_at
         went_on = next((data for _, kind, data in after if kind == "continued"), None)
         saved_s = went_on["saved_s"] if went_on and _is_of_use(run, went_on) else None
-        collecting = (at for at, kind, data in own if kind == "moved" and data["state"] == AttemptState.COLLECTING)
+        moved = ((at, data) for at, kind, data in own if kind == "moved" and data["state"] == AttemptState.COLLECTING)
+        noticed_at, said = next(moved, (None, {}))
+        done_at, ran_s = noticed_at, said.get("ran_s")
+        if noticed_at is not None and ran_s is not None and attempt.started_at is not None:
+            done_at = min(attempt.started_at + ran_s, noticed_at)
         work = Work(
             costs.began_at(ledger, run, attempt), now if ended_at is None else ended_at,
             failed=attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED,
             lost=any(kind == "attempt_ended" and data.get("cause") for _, kind, data in own),
-            main_at=attempt.started_at, done_at=next(collecting, None), spans=spans,
+            main_at=attempt.started_at, done_at=done_at, noticed_at=noticed_at, spans=spans,
             saved_at=None if saved_s is None or ended_at is None else ended_at - saved_s,
         )  # fmt: skip
         found.append(work)

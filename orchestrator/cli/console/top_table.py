@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.api.live.tables import HEAD, HIGHEST_FIRST, RIGHT, SORTS, cells, remarks, title, values
 from orchestrator.cli.console import tables
@@ -147,8 +146,3 @@ def _cut(text: str, columns: int) -> str:
     if tables.cells.cell_len(text) <= columns:
         return text
     return f"{tables.cells.chop_cells(text, max(columns - 1, 1))[0]}…"
-
-
-def shape(top: Top, rows: Sequence[TopRow]) -> Mapping[str, Any]:
-    """Return what `--json` prints."""
-    return top.as_json() | {"rows": [asdict(row) for row in rows]}

@@ -90,6 +90,12 @@ class FleetStatus:
         return all(worker.final for worker in self.workers)
 
     @property
+    def ran_s(self) -> float | None:
+        """Return for how long the phase ran, by the worker that took longest; None where one does not say it."""
+        found = [worker.ran_s for worker in self.workers if worker.ran_s is not None]
+        return max(found) if len(found) == len(self.workers) > 0 else None
+
+    @property
     def ends(self) -> tuple[WorkerStatus, ...]:
         """Return the workers on which the phase has ended, as that was seen, then by index; stopped ones last."""
         ended = (worker for worker in self.workers if worker.final)

@@ -68,6 +68,7 @@ class WorkerStatus:
     heard_at: float = math.inf  # unix seconds, when something came last
     unreachable: tuple[str, ...] = ()  # servers that a failed setup cannot download from, each with why
     disk_full: bool = False  # of the worker, when the phase ended
+    ran_s: float | None = None  # from its start to its end, by the clock of the worker
     why: str = ""  # of a pod (`places.gke.pods.phase_ends`): what ended its phase, if the job itself did not
     detail: str = ""  # the same in a sentence
 
@@ -89,6 +90,14 @@ def servers_in(said: Mapping[str, Any]) -> tuple[str, ...]:
     servers = said.get("unreachable")
     named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
     return tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named)
+
+
+def _ran_s(said: Mapping[str, Any]) -> float | None:
+    """Return for how long a phase ran; None for what cannot have been measured."""
+    began, ended = said.get("started_at"), said.get("ended_at")
+    if not isinstance(began, int | float) or not isinstance(ended, int | float):
+        return None
+    return float(ended - began) if 0 <= ended - began < math.inf else None
 
 
 class WorkerFollower:
@@ -204,12 +213,9 @@ class Follower(WorkerFollower):
         if state == "exited":
             rc = found.get("rc")
             self._move(
-                WorkerState.EXITED,
-                rc=rc if isinstance(rc, int) else None,
-                stopped=bool(found.get("stopped")),
-                unreachable=servers_in(found),
-                disk_full=bool(found.get("disk_full")),
-            )
+                WorkerState.EXITED, rc=rc if isinstance(rc, int) else None, stopped=bool(found.get("stopped")),
+                unreachable=servers_in(found), disk_full=bool(found.get("disk_full")), ran_s=_ran_s(found),
+            )  # fmt: skip
         elif state in ("lost", "none"):
             self._move(WorkerState.LOST)
         else:

@@ -286,9 +286,10 @@ class NodesUsed(AttemptChange):
 
 @dataclass(frozen=True)
 class Moved(AttemptChange):
-    """The attempt entered this state."""
+    """The attempt entered this state. `ran_s`: of one that collects, for how long its job ran, as its workers say."""
 
     state: AttemptState
+    ran_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -69,11 +69,8 @@ def read(directory: Path, values: Mapping[str, Any]) -> Newest:
         cpu_percent=_percent(host.get("cpu_percent"), 100.0),
         memory_percent=_percent(host.get("memory_used_bytes"), host.get("memory_total_bytes")),
         **_rate(values, steps),
-        **_chips(next((row for row in reversed(chips) if row.keys() & {*METERS}), {})),
+        **_chips(next((row for row in reversed(chips) if {"hbm_used_bytes", "duty_cycle_percent"} & row.keys()), {})),
     )
-
-
-METERS = ("hbm_used_bytes", "duty_cycle_percent")
 
 
 def _chips(row: Mapping[str, Any]) -> dict[str, Any]:

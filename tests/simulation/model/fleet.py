@@ -373,6 +373,7 @@ class SimStatus:
     any_stopped: bool = False
     workers: tuple[()] = ()
     ends: tuple[()] = ()
+    ran_s: float | None = None
 
     @property
     def ended(self) -> bool:

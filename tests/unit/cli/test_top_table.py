@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from orchestrator.api.live.tables import HEAD, cells
 from orchestrator.api.live.top import Top, TopRow
 from orchestrator.cli.console import output
-from orchestrator.cli.console.top_table import TopScreen, ordered, shape
+from orchestrator.cli.console.top_table import TopScreen, ordered
 from orchestrator.errors import UserError
 
 NOW = 1_700_000_000.0
@@ -81,7 +81,7 @@ def test_conditions_name_columns_as_the_table_and_as_json_do() -> None:
 
 def test_json_has_the_rows_that_meet_the_conditions() -> None:
     found = top(row("a"), row("b"))
-    assert [each["name"] for each in shape(found, ordered(found.rows, ["job=b"], None))["rows"]] == ["b"]
+    assert [row.name for row in ordered(found.rows, ["job=b"], None)] == ["b"]
 
 
 def test_keys_change_the_order() -> None:

@@ -18,6 +18,7 @@ from orchestrator.promise.lease.changes import (
     Forgotten,
     HeldUntil,
     Leased,
+    Moved,
     Ready,
     ReleaseBegan,
     Settled,
@@ -108,6 +109,17 @@ def test_a_run_has_the_dollars_that_show_tells_and_every_slice_is_in_the_total(l
     assert (of["job"].lost_usd, of["job"].failed_usd, of["job"].job_usd) == pytest.approx((2 * 9.6, 2 * 9.6, 2 * 9.6))
     assert (of["slice trainer"].idle_usd, of["other"].job_usd) == pytest.approx((4 * 9.6, 9.6))
     assert (of["running"].job_usd, of["running"].overhead_usd) == pytest.approx((9.6, 9.6))
+
+
+def test_of_a_job_that_ended_unnoticed_the_rest_is_idle(ledger: Ledger) -> None:
+    attempt = began(ledger)
+    lease = asked(ledger, 1, START)
+    ledger.record(Ready(lease.id, START), Leased(attempt.id, START, lease.id))
+    ledger.record(Moved(attempt.id, START, AttemptState.RUNNING))
+    ledger.record(Moved(attempt.id, START + 5 * HOUR, AttemptState.COLLECTING, 2 * HOUR))
+    ledger.record(AttemptEnded(attempt.id, START + 6 * HOUR, AttemptState.SUCCEEDED), *ended(lease, START + 6 * HOUR))
+    went = {each.cause: each.hours for each in found(ledger).total.causes}
+    assert went == {"work": pytest.approx(2), "idle": pytest.approx(3), "teardown": pytest.approx(1)}
 
 
 def test_a_sweep_is_one_job(ledger: Ledger) -> None:

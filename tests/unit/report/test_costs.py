@@ -404,6 +404,8 @@ def attempts(worked: list[tuple[int, int]], timed: list[tuple[int, int]]) -> Ite
 @pytest.mark.parametrize(("bill", "expected"), [
     pytest.param(replace(USED, work=(on(0, 10, 2, done_at=8),)),
                  [("waiting", 1), ("setup", 1), ("work", 6), ("teardown", 2)], id="a run"),
+    pytest.param(replace(USED, work=(on(0, 10, 2, done_at=4, noticed_at=8),)),
+                 [("waiting", 1), ("setup", 1), ("work", 2), ("idle", 4), ("teardown", 2)], id="its end was noticed later"),
     pytest.param(replace(USED, work=(on(0, 9, 2, failed=True, lost=True, saved_at=6),)),
                  [("waiting", 1), ("setup", 1), ("work", 4), ("preemption", 3), ("teardown", 1)], id="lost, 3 h after a copy"),
     pytest.param(replace(USED, work=(on(0, 9, 2, failed=True, lost=True),)),

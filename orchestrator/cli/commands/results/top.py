@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ def top(
         found = client.top(ended=ended)
         rows = top_table.ordered(found.rows, filters, sort)
         if as_json:
-            emit_json(top_table.shape(found, rows))
+            emit_json(replace(found, rows=tuple(rows)).as_json())
             return
         if is_terminal(sys.stdout):
             emit_wrapped([title(found, len(rows))])

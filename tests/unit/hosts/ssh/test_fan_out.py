@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from orchestrator.errors import CommandFailed, ConfigError, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.hosts.fleet import follow
 from orchestrator.hosts.fleet.connecting import Connecting
+from orchestrator.hosts.fleet.crew import FleetStatus
 from orchestrator.hosts.fleet.fleet import Fleet
 from orchestrator.hosts.fleet.follow import Follower, Heartbeats, WorkerState
 from orchestrator.hosts.ssh.connection import Connection, Credentials
@@ -471,6 +473,28 @@ def test_servers_that_a_setup_does_not_reach_are_few_short_and_printable(tmp_pat
     other = follower(tmp_path)
     other._take({"state": "exited", "rc": 1, "unreachable": "index"})
     assert other.status.unreachable == (), "in another shape they are none"
+
+
+@pytest.mark.parametrize(
+    ("said", "ran_s"),
+    [
+        ({"started_at": 100.0, "ended_at": 107.5}, 7.5),
+        ({"started_at": 100, "ended_at": 100}, 0.0),
+        ({"started_at": 100.0, "ended_at": 90.0}, None),  # its clock was set back
+        ({"started_at": "x", "ended_at": 1e999}, None),
+        ({"started_at": 1.0, "ended_at": 1e999}, None),
+        ({"ended_at": 107.5}, None),
+        ({}, None),
+    ],
+)
+def test_a_phase_ran_for_as_long_as_its_worker_says(tmp_path: Path, said: dict[str, Any], ran_s: float | None) -> None:
+    found = follower(tmp_path)
+    found._take({"state": "exited", "rc": 0, **said})
+    assert found.status.ran_s == ran_s
+    slowest = None if ran_s is None else max(ran_s, 1.0)
+    assert FleetStatus((found.status, replace(found.status, ran_s=1.0))).ran_s == slowest, (
+        "of all workers, if all say it"
+    )
 
 
 class Cut:
