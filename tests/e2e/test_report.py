@@ -383,11 +383,11 @@ with open(os.environ["TPUJOB_ARTIFACTS"] + "/timing.jsonl", "w") as file:
         print(json.dumps(values), file=file, flush=True)
 
     line(schema=1, timing="stamped", device="cpu", processes=1, batch_size=1)
-    for name, seconds in (("data", 5), ("compile", 7)):
+    for name, seconds in (("data", 5 * SCALE), ("compile", 7 * SCALE)):
         at = time.monotonic()
         time.sleep(seconds)
         line(span=name, s=time.monotonic() - at, t_s=time.monotonic() - began)
-time.sleep(4)
+time.sleep(4 * SCALE)
 """
 LOST = """
 name: lost
@@ -395,7 +395,7 @@ tpu: {zone: us-central1-a}
 on_preemption: restart
 command: |
   if [ -e BEGAN ]; then exit 0; fi
-  date +%s.%N > BEGAN.draft; mv BEGAN.draft BEGAN; sleep 600
+  date +%s.%N > BEGAN.draft; mv BEGAN.draft BEGAN; sleep 3600
 """
 
 
@@ -411,19 +411,28 @@ def meter_now(tpujob: Tpujob) -> float:
     return float(bill["since"] + bill["node_seconds"])
 
 
-@pytest.mark.ci
-def test_the_injected_causes_of_a_loss_are_found_again(tpujob: Tpujob) -> None:
-    tpujob.settings(provision_s=6, delete_s=5)
+# What tpujob itself does between two causes takes some tenths of a second; minutes are found again within 3 %.
+@pytest.mark.parametrize(
+    ("scale", "beside_s"),
+    [
+        pytest.param(1, 1.5, marks=pytest.mark.ci),
+        pytest.param(12, 0.0, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1500)]),
+    ],
+)
+def test_the_injected_causes_of_a_loss_are_found_again(tpujob: Tpujob, scale: int, beside_s: float) -> None:
+    tpujob.settings(provision_s=6 * scale, delete_s=5 * scale)
     (tpujob.directory / "code").mkdir()
-    (tpujob.directory / "code/timed.py").write_text(TIMED)
-    job = "name: timed\ntpu: {zone: us-central1-a}\ncode: code\nsetup: sleep 6\ncommand: python3 timed.py\n"
+    (tpujob.directory / "code/timed.py").write_text(TIMED.replace("SCALE", str(scale)))
+    job = (
+        f"name: timed\ntpu: {{zone: us-central1-a}}\ncode: code\nsetup: sleep {6 * scale}\ncommand: python3 timed.py\n"
+    )
     process = tpujob.start("run", tpujob.job(job), "--keep", "1h")
     until(lambda: [each["state"] for each in tpujob.admin("GET", "status")["nodes"]] == ["READY"], "a slice")
     ready_at = meter_now(tpujob)
     process.communicate()
     assert process.returncode == 0
     ended_at = tpujob.only_run()["ended_at"]
-    until(lambda: meter_now(tpujob) > ended_at + 8, "8 s without a job")
+    until(lambda: meter_now(tpujob) > ended_at + 8 * scale, "a time without a job")
     assert tpujob("down", "timed").returncode == 0
     (file,) = tpujob.directory.glob("runs/timed-*/worker0/artifacts/timing.jsonl")
     span = {each["span"]: each["s"] for each in map(json.loads, file.read_text().splitlines()[1:])}
@@ -436,20 +445,20 @@ def test_the_injected_causes_of_a_loss_are_found_again(tpujob: Tpujob) -> None:
     assert went["input"] == pytest.approx(span["data"], rel=0.03)
     truth = {
         "waiting": told_at - bill["since"],
-        "setup": 6,
-        "work": 4,
-        "teardown": 5,
+        "setup": 6 * scale,
+        "work": 4 * scale,
+        "teardown": 5 * scale,
         "idle": deleted_at - ended_at,
     }
-    assert {cause: went[cause] for cause in truth} == pytest.approx(truth, rel=0.03, abs=1.5)
-    assert sum(went.values()) == pytest.approx(bill["until"] - bill["since"], rel=0.03, abs=0.5)
+    assert {cause: went[cause] for cause in truth} == pytest.approx(truth, rel=0.03, abs=beside_s)
+    assert sum(went.values()) == pytest.approx(bill["until"] - bill["since"], rel=0.03)
 
     began = tpujob.directory / "began"
     process = tpujob.start("run", tpujob.job(LOST.replace("BEGAN", str(began))))
     until(began.exists, "the job runs")
-    until(lambda: meter_now(tpujob) > float(began.read_text()) + 10, "10 s of work")
+    until(lambda: meter_now(tpujob) > float(began.read_text()) + 10 * scale, "some work")
     assert tpujob("emulator", "preempt", tpujob.alive()[0].rpartition("/")[2], "--notice", "0s").returncode == 0
     lost_s = meter_now(tpujob) - float(began.read_text())
     process.communicate()
     assert process.returncode == 0
-    assert by_cause(tpujob, "lost")["preemption"] == pytest.approx(lost_s, rel=0.03, abs=1.5)
+    assert by_cause(tpujob, "lost")["preemption"] == pytest.approx(lost_s, rel=0.03, abs=beside_s)
