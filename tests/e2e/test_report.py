@@ -438,16 +438,17 @@ def test_the_injected_causes_of_a_loss_are_found_again(tpujob: Tpujob, scale: in
     span = {each["span"]: each["s"] for each in map(json.loads, file.read_text().splitlines()[1:])}
     (bill,) = tpujob.bills()
     went = by_cause(tpujob)
-    # A slice is READY once the client has been told so; and idle until the client deletes it.
+    # A slice is READY once the client has been told so, idle until the client deletes it, and gone once it has been told that.
     told_at = min(each["at"] for each in tpujob.requests(caller="client") if each["at"] >= ready_at)
     deleted_at = tpujob.requests("nodes.delete", "client")[0]["at"]
     assert went["compile"] == pytest.approx(span["compile"], rel=0.03)
     assert went["input"] == pytest.approx(span["data"], rel=0.03)
+    gone_at = max(each["at"] for each in tpujob.requests(caller="client"))
     truth = {
         "waiting": told_at - bill["since"],
         "setup": 6 * scale,
         "work": 4 * scale,
-        "teardown": 5 * scale,
+        "teardown": gone_at - deleted_at,
         "idle": deleted_at - ended_at,
     }
     assert {cause: went[cause] for cause in truth} == pytest.approx(truth, rel=0.03, abs=beside_s)

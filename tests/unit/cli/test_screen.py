@@ -164,4 +164,5 @@ def test_a_line_that_fills_its_row_is_not_cut_by_what_clears_the_row(terminal: T
 def test_a_terminal_that_is_closed_ends_it(terminal: Terminal) -> None:
     os.close(terminal.terminal)
     os.close(terminal.ours)
-    assert terminal.process.wait(HANG_S) in (9, 129)
+    # 120: what is left for a terminal that is gone cannot be written, as Python finds when it ends.
+    assert terminal.process.wait(HANG_S) in (9, 120, 129)
