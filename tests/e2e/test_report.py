@@ -411,11 +411,12 @@ def meter_now(tpujob: Tpujob) -> float:
     return float(bill["since"] + bill["node_seconds"])
 
 
-# What tpujob itself does between two causes takes some tenths of a second; minutes are found again within 3 %.
+# What tpujob itself does between two causes takes some tenths of a second, and seconds on a busy machine; a minute on one that is
+# not busy is found again within 3 %.
 @pytest.mark.parametrize(
     ("scale", "beside_s"),
     [
-        pytest.param(1, 1.5, marks=pytest.mark.ci),
+        pytest.param(1, 4.0, marks=pytest.mark.ci),
         pytest.param(12, 0.0, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1500)]),
     ],
 )

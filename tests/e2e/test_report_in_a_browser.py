@@ -93,7 +93,7 @@ command: |
         assert seen.is_quiet(), (seen.said, seen.asked)
         assert [count > 1000 for count in seen.drawn()] == [True]
         assert seen.page.inner_text("h1") == "fit" and "EMULATED" in seen.page.inner_text("header")
-        seen.page.click("text=artifacts/metrics.jsonl")
+        seen.page.click("a:has-text('artifacts/metrics.jsonl')")
         assert seen.page.url.endswith("/worker0/artifacts/metrics.jsonl"), "links lead to the files beside the page"
 
 
@@ -155,7 +155,7 @@ def test_nothing_hostile_comes_to_life(browser: Browser, tmp_path: Path) -> None
         seen.page.click("text=javascript:window.owned=1")
         seen.page.go_back()
         assert seen.page.evaluate("window.owned") is None and seen.page.query_selector("img") is None
-        assert HOSTILE.replace("\u2028", "").strip() in seen.page.inner_text("pre >> nth=0").replace("\u2028", "")
+        assert HOSTILE.replace("\u2028", "").strip() in seen.page.inner_text("pre.log >> nth=0").replace("\u2028", "")
         assert [text for text in seen.said if "ERR_FILE_NOT_FOUND" not in text] == []
         assert not any(url.startswith("http") for url in seen.asked)
 
@@ -228,13 +228,13 @@ def test_the_keyboard_switches_runs_off_in_all_charts_at_once(browser: Browser, 
     with opened(browser, two_runs(tmp_path)) as seen:
         assert drawn_as(seen, "curves") == ["2", "1", "1", "2", "2"], "loss, acc, reward, throughput, seconds per step"
         assert "lr=0.1 0.04213 · lr=0.3 0.005" in reading(seen, 0, "End")
-        seen.page.get_by_label("lr=0.3").focus()
+        seen.page.get_by_label("lr=0.3", exact=True).focus()
         seen.page.keyboard.press("Space")
         assert drawn_as(seen, "curves") == ["1", "1", "0", "1", "1"]
         assert reading(seen, 0, "End") == "step 200: lr=0.1 0.04213" and reading(seen, 2, "End") == ""
         seen.page.get_by_role("button", name="all off").press("Enter")
         assert drawn_as(seen, "curves") == ["0"] * 5
-        assert not seen.page.get_by_label("lr=0.1").is_checked()
+        assert not seen.page.get_by_label("lr=0.1", exact=True).is_checked()
         seen.page.get_by_role("button", name="all on").press("Enter")
         assert drawn_as(seen, "curves") == ["2", "1", "1", "2", "2"] and seen.is_quiet()
 
@@ -245,7 +245,7 @@ def test_a_logarithmic_axis_says_that_it_leaves_out_what_is_not_above_0(browser:
         assert drawn_as(seen, "y") == ["log"] * 5
         notes = [seen.page.locator(f"[data-note='{chart}']").inner_text() for chart in range(5)]
         assert [text[:38] for text in notes] == ["", "", "Values of 0 or less are left out: a lo", "", ""]
-        assert reading(seen, 2, "Home") == "step 1: " and reading(seen, 2, "End") == "step 200: lr=0.3 150"
+        assert reading(seen, 2, "Home") == "step 1:" and reading(seen, 2, "End") == "step 200: lr=0.3 150"
     world = plain_run(tmp_path / "c")
     world.metrics({"step": step, "loss": -step} for step in range(9))
     with opened(browser, written(tmp_path / "negative.html", world.page())) as seen:
@@ -260,7 +260,7 @@ def test_values_without_a_step_are_counted_and_have_no_time(browser: Browser, tm
     world.metrics({"loss": 2 / number} for number in range(1, 51))
     with opened(browser, written(tmp_path / "page.html", world.page())) as seen:
         assert drawn_as(seen, "x") == ["value", "step", "step"] and reading(seen, 0, "End") == "value 50: 0.04"
-        seen.page.get_by_label("time").check()
+        seen.page.get_by_label("time", exact=True).check()
         assert drawn_as(seen, "x") == ["value", "time", "time"] and reading(seen, 0, "End") == "value 50: 0.04"
         assert "It is not known when" in seen.page.locator("[data-note='0']").inner_text() and seen.is_quiet()
 
@@ -308,7 +308,7 @@ def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: P
 
 def test_on_paper_the_legend_has_the_runs_that_are_drawn(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, two_runs(tmp_path)) as seen:
-        seen.page.get_by_label("lr=0.3").uncheck()
+        seen.page.get_by_label("lr=0.3", exact=True).uncheck()
         seen.page.emulate_media(media="print")
         assert seen.page.locator(".controls").inner_text().split() == ["runs", "lr=0.1"]
 
