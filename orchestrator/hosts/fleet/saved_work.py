@@ -24,6 +24,7 @@ from orchestrator.promise.lease.run_and_attempt import SavedState
 from orchestrator.system import private_files
 from orchestrator.text import parsing
 from orchestrator.text.units import format_size
+from orchestrator.vm.buckets.manifest import MEASURED
 
 MAX_BYTES = 64 << 30
 CHECKPOINT = "checkpoint.json"  # {"step": 80, "file": "checkpoint.pt", "sha256": "…"}; the last two are not required
@@ -130,7 +131,7 @@ class SavedWork:
 
     def _state_here(self) -> SavedState:
         """Return what is here, and the step at which it was, from worker 0. Content of a worker: nothing of it is trusted."""
-        files = [entry for worker in self._kept.values() for entry in worker.values()]
+        files = [entry for worker in self._kept.values() for path, entry in worker.items() if path not in MEASURED]
         size_bytes = sum(entry.size_bytes for entry in files)
         there = f"artifacts/{PAYLOAD_CHECKPOINT}" in self._kept.get(0, {})
         return SavedState(len(files), size_bytes, there, self._checkpoint_step(), self._metrics_step())

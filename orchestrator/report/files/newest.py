@@ -74,7 +74,7 @@ def read(directory: Path, values: Mapping[str, Any]) -> Newest:
 
 
 def _chips(row: Mapping[str, Any]) -> dict[str, Any]:
-    used, total, duty = (row.get(name) for name in ("hbm_used_bytes", "hbm_total_bytes", "duty_cycle_percent"))
+    used, total, duty = map(row.get, ("hbm_used_bytes", "hbm_total_bytes", "duty_cycle_percent"))
     pairs = zip(used, total, strict=False) if isinstance(used, list) and isinstance(total, list) else ()
     full = [each for pair in pairs if (each := _percent(*pair)) is not None]
     busy = [each for value in (duty if isinstance(duty, list) else ()) if (each := _percent(value, 100.0)) is not None]

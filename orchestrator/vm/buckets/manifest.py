@@ -22,6 +22,8 @@ SCHEMA = 1
 NAME = "manifest.json"
 LAST = ".last.json"
 KEPT = 2  # copies: the last one may turn out to be damaged
+# What tpujob itself measures beside a job: none of the work from which another attempt can go on.
+MEASURED = frozenset("artifacts/" + name for name in ("tpu-metrics.jsonl", "host.jsonl", "packages.json"))
 CHECKPOINT = "artifacts/checkpoint.pt"  # of the built-in training
 
 
@@ -85,7 +87,7 @@ class Copy(NamedTuple):
     @classmethod
     def of(cls, parts: Sequence[tuple[str, Part]]) -> Copy:
         """Return the copy of these parts, one of each worker, with the names of their objects."""
-        files = [file for _, part in parts for file in part.files]
+        files = [file for _, part in parts for file in part.files if file.path not in MEASURED]
         first = parts[0][1]
         return cls(
             min(part.at for _, part in parts),

@@ -18,6 +18,7 @@ from orchestrator.hosts.transfer.collect import EVERYTHING, THE_REST, CollectReq
 from orchestrator.hosts.transfer.collector import ArchivePart, Collector
 from orchestrator.promise.lease.cloud_api import WorkerAddress
 from orchestrator.promise.lease.run_and_attempt import SavedState
+from orchestrator.vm.buckets.manifest import MEASURED
 
 Files = dict[str, str | None]  # path → content; None: it did not come
 A, ODD, CUT = "worker0/artifacts/a", "worker0/artifacts/b\t\udcff", f"worker0/{THE_REST}"
@@ -204,6 +205,13 @@ def checkpoint(content: str, step: object) -> Files:
     sha256 = hashlib.sha256(content.encode()).hexdigest()
     told = json.dumps({"step": step, "file": "checkpoint.pt", "sha256": sha256})
     return {"worker0/artifacts/checkpoint.pt": content, "worker0/artifacts/checkpoint.json": told}
+
+
+def test_what_tpujob_measures_is_no_work_from_which_a_run_goes_on(tmp_path: Path) -> None:
+    measured = {f"worker0/{path}": "{}" for path in MEASURED}
+    assert state(tmp_path / "a", measured).files == 0
+    found = state(tmp_path / "b", measured | {"worker0/artifacts/model.pt": "1234"})
+    assert (found.files, found.size_bytes) == (1, 4)
 
 
 def test_the_step_is_that_of_the_checkpoint_not_that_of_the_metrics(tmp_path: Path) -> None:
