@@ -114,7 +114,7 @@ def ask(session: Session) -> Asked:
     """Ask the API, the watchdogs and the queue; recovery included. What does not answer is one of the problems."""
     found = status.status(session)
     problems = [f"{each.project}: {each.why}" for each in found.projects if not each.complete]
-    told, jobs = dict[str, Mapping[str, Any]](), tuple[QueueEntry, ...]()
+    told, jobs = dict[str, Mapping[str, Any]](), tuple[Any, ...]()
     for attempt in session.ledger.attempts_open():
         if attempt.state is AttemptState.RUNNING and attempt.lease_id and not session.locks.is_locked(attempt.id):
             lease = session.ledger.lease(attempt.lease_id)
