@@ -223,9 +223,8 @@ def serving(open_session: OpenSession) -> Iterator[Served]:
 @contextlib.contextmanager
 def opener(directory: Path, address: str) -> Iterator[Path]:
     """Give a `with` block a file of this user that leads a browser to the address, so that no other user learns its token."""
-    path = (
-        directory / f"top-{os.getpid()}.html"
-    )  # every user of the machine sees the words of a command, such as an address
+    # Every user of the machine sees the words of a command, such as an address.
+    path = directory / f"top-{os.getpid()}.html"
     leads = f'<meta http-equiv="refresh" content="0; url={address}">'
     whole_file.replace(path, f'<!DOCTYPE html><meta charset="utf-8"><title>tpujob top</title>{leads}\n')
     try:

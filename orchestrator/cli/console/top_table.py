@@ -114,13 +114,13 @@ class TopScreen:
             HEAD, body, columns, right=RIGHT, states=STATES, optional=_optional(shown), shortens=SHORTENS
         )
         empty = [] if rows else ["", "nothing goes on" if not top.rows else "no row meets the conditions"]
-        order = f"by {self.sort}{', reversed' if self.reverse else ''}" if self.sort else "newest state first"
+        order = f"by {self.sort}{', reversed' if self.reverse else ''}" if self.sort else "what goes on first"
         how = [
             order,
             *([f"filter {_typed(self.filters)}"] if self.filters else []),
             *([self.problem] if self.problem else []),
         ]
-        foot = f"filter: {self.typed}▏ (enter; escape leaves it)" if self.typed is not None else f"{HELP}"
+        foot = f"filter: {self.typed}▏ (enter; escape leaves it)" if self.typed is not None else HELP
         head = _cut(f"tpujob top · {title(top, len(rows))}", columns)
         said = [_cut(line, columns) for line in said]
         middle = [*table, *empty, *([""] if said else []), *said][: height - 3]
