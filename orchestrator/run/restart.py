@@ -151,7 +151,8 @@ async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lo
 
 async def _continued(job: JobRun, state: SavedState, following: str, saved_s: float | None) -> Continued:
     train = job.run.spec.train
-    text = state.text(saved_s, built_in=train is not None and not train.entry)
+    built_in = train is not None and not train.entry
+    text, saved_s = state.text(saved_s, built_in=built_in), saved_s if state.is_of_use(built_in=built_in) else None
     return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_s)
 
 

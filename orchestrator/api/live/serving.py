@@ -12,7 +12,6 @@ import hmac
 import http.server
 import os
 import secrets
-import stat
 import threading
 import time
 import urllib.parse
@@ -27,6 +26,7 @@ from orchestrator.api.live import tables
 from orchestrator.api.live.top import Top, TopRow, Watch
 from orchestrator.api.results import pages
 from orchestrator.errors import TpujobError
+from orchestrator.report.files.artifact_files import open_regular
 from orchestrator.report.page import html
 from orchestrator.report.page.summary import EMULATED
 from orchestrator.system import whole_file
@@ -126,13 +126,9 @@ def open_below(directory: Path, path: str) -> BinaryIO | None:
             for part in parts[:-1]:
                 at = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
                 stack.callback(os.close, at)
-            fd = os.open(parts[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         except OSError:
             return None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        return None
-    return os.fdopen(fd, "rb")
+        return open_regular(parts[-1], at)
 
 
 class _Server(http.server.ThreadingHTTPServer):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, get_args
+from typing import Protocol, get_args
 
 from orchestrator import catalog, traits
 from orchestrator.api.session import lookup
@@ -235,8 +235,7 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
     found = []
     for attempt, own, after in zip(attempts, events, [*events[1:], []], strict=True):
         ended_at = attempt.ended_at
-        went_on = next((data for _, kind, data in after if kind == "continued"), None)
-        saved_s = went_on["saved_s"] if went_on and _is_of_use(run, went_on) else None
+        saved_s = next((data["saved_s"] for _, kind, data in after if kind == "continued"), None)
         moved = ((at, data) for at, kind, data in own if kind == "moved" and data["state"] == AttemptState.COLLECTING)
         noticed_at, said = next(moved, (None, {}))
         done_at, ran_s = noticed_at, said.get("ran_s")
@@ -251,13 +250,6 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
         )  # fmt: skip
         found.append(work)
     return found
-
-
-def _is_of_use(run: RunRecord, went_on: Mapping[str, Any]) -> bool:
-    """Return whether an attempt went on from what was saved: the built-in training needs a checkpoint, which has a step."""
-    train = run.spec.train
-    built_in = train is not None and not train.entry
-    return bool(went_on["files"]) and (went_on["step"] is not None or not built_in)
 
 
 def _job(run: RunRecord) -> str:

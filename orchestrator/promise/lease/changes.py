@@ -251,7 +251,7 @@ class AttemptChange:
 class Continued(AttemptChange):
     """The attempt follows one that lost its slice. `text` says from where it goes on, or that it begins anew, and why.
 
-    `step`: of the saved checkpoint, None where unknown; `saved_s`: from the copy to the loss, None where nothing was copied.
+    `step`: of the saved checkpoint, None where unknown; `saved_s`: from the copy to the loss, None where it begins anew.
     """
 
     text: str

@@ -158,17 +158,21 @@ class SavedState:
     url: str = ""
     at: float | None = None
 
+    def is_of_use(self, *, built_in: bool) -> bool:
+        """Return whether an attempt goes on from it: the built-in training needs a checkpoint."""
+        return bool(self.files) and (self.has_checkpoint or not built_in)
+
     def text(self, saved_s: float | None, *, built_in: bool) -> str:
         """Return what an attempt does with it: `goes on at step 80, saved 4 s before the loss`.
 
-        `saved_s`: seconds from the copy to the loss. `built_in`: the built-in training, which needs a checkpoint to go on.
+        `saved_s`: seconds from the copy to the loss.
         """
         count, size = f"{self.files:,} file{'s' if self.files != 1 else ''}", format_size(self.size_bytes)
         if not self.files:
             if self.url and self.at is None:
                 return f"goes on from what is in {self.url}, which this machine cannot read"
             return "begins at step 0: nothing was saved"
-        if built_in and not self.has_checkpoint:
+        if not self.is_of_use(built_in=built_in):
             return f"begins at step 0: no checkpoint was saved, only {count} ({size})"
         if self.step is not None:
             place = f"at step {self.step:,}"

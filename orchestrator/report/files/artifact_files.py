@@ -20,10 +20,13 @@ MAX_TEXT_CHARS = 60
 T = TypeVar("T")
 
 
-def open_regular(path: Path) -> BinaryIO | None:
-    """Return the open file; None when it does not exist, cannot be opened or is not a regular file."""
+def open_regular(path: Path | str, below: int | None = None) -> BinaryIO | None:
+    """Return the open file; None when it does not exist, cannot be opened or is not a regular file.
+
+    `below`: the open directory in which a path that is not absolute begins.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=below)
     except OSError:
         return None
     if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -217,6 +217,14 @@ def test_a_restart_without_saved_work_says_that_it_begins_anew(world: Bench) -> 
     assert "restart attempt 2 begins at step 0: nothing was saved · at most 4 attempts" in world.told
 
 
+def test_a_copy_that_held_no_work_counts_as_none(world: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time before it would be none that the loss cost."""
+    monkeypatch.setattr(SimSavedWork, "state", lambda _: SavedState())
+    world.ran(restartable(world), lose_each(Bench.preempt, 1))
+    [(_, _, data)] = [event for event in world.ledger.events("0123456789-2") if event[1] == "continued"]
+    assert data["text"] == "begins at step 0: nothing was saved" and data["saved_s"] is None
+
+
 def test_notice_of_a_preemption_saves_the_last_moment(world: Bench) -> None:
     """The watchdog stops the job before the VM goes: that is no failure of the job, and its checkpoint can still be had."""
     noticed: list[float] = []
