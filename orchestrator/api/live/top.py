@@ -144,7 +144,8 @@ def table(session: Session, asked: Asked, *, ended: bool = False, known: Known |
     jobs = {job.id: job for job in asked.jobs if job.ended_at is None}
     rows: list[TopRow] = []
     in_use: set[str] = set()
-    for run, attempt in session.ledger.runs():
+    runs = session.ledger.runs()
+    for run, attempt in runs:
         if attempt.ended_at is not None and not ended and session.now(run.cloud) - attempt.ended_at > ENDED_S:
             continue
         if attempt.ended_at is not None and run.id in jobs:
@@ -165,7 +166,8 @@ def table(session: Session, asked: Asked, *, ended: bool = False, known: Known |
         _variant(sweep, each) for sweep in sweep_progress.living(session) for each in sweep.variants if each.run is None
     ]
     of_jobs = {row.node: row for row in (found.slices if found else ())}
-    rows += [_job(job, session.target.kind, of_jobs.get(job.node or "")) for job in jobs.values()]
+    with_page, cloud = {run.id for run, _ in runs}, session.target.kind
+    rows += [_job(job, cloud, of_jobs.get(job.node or ""), job.id in with_page) for job in jobs.values()]
     nodes = {job.node for job in jobs.values()}
     rows += [
         _lease(session, each, slices.get(each.id)) for each in session.ledger.open_leases() if each.id not in in_use
@@ -232,7 +234,7 @@ def _bounded(usd: float | None, lease: Lease | None) -> float | None:
     return min((each for each in (usd, budget) if each is not None), default=None)
 
 
-def _job(job: QueueEntry, cloud: str, row: SliceRow | None) -> TopRow:
+def _job(job: QueueEntry, cloud: str, row: SliceRow | None, has_page: bool) -> TopRow:
     """Return the row of a job that waits, or whose run another machine has, on this slice."""
     metric, value = metrics.main_figure(job.metrics) or (None, None)
     accelerator, _, places = job.asks.partition(" ")
@@ -242,6 +244,7 @@ def _job(job: QueueEntry, cloud: str, row: SliceRow | None) -> TopRow:
         accelerator_type=accelerator or None, zone=job.zone or places or None, node=job.node, metric=metric, value=value,
         step=step_of(job.metrics.get("step")), seen_at=job.seen_at, usd_so_far=job.cost_usd, usd_at_most=at_most,
         started_at=job.added_at, until=row.ends_at if row is not None else None, remark=job.why or None,
+        has_page=has_page,
     )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def test_a_job_that_waits_is_a_row_with_why(tmp_path: Path) -> None:
     asked = Asked(jobs=(entry(world, id="other"), entry(world, id="over", ended_at=world.now)))
     row = only(world, asked)
     assert (row.kind, row.state, row.accelerator_type, row.zone) == ("job", "waiting", "v5litepod-8", "us-central1-a")
-    assert row.remark == "1 of 1"
+    assert row.remark == "1 of 1" and not row.has_page
 
 
 def test_a_job_whose_run_goes_on_here_is_one_row(going_on: World) -> None:
@@ -144,7 +144,7 @@ def test_a_job_that_waits_again_after_an_attempt_here_says_so(tmp_path: Path) ->
     first = world.begin()
     world.lose(first, world.work(first, 100.0))
     row = only(world, Asked(jobs=(entry(world),)))
-    assert (row.kind, row.state) == ("job", "waiting")
+    assert (row.kind, row.state, row.has_page) == ("job", "waiting", True)
 
 
 def test_a_job_that_runs_on_another_machine_has_the_end_of_its_slice_and_is_one_row(tmp_path: Path) -> None:
