@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from orchestrator.report.files.timing import Epoch, Timing
+from orchestrator.report.files.timing import Timing
 
 
 class Cause(StrEnum):
@@ -101,29 +101,31 @@ def spans_of(timing: Timing, ran: Sequence[float]) -> tuple[CausedSpan, ...]:
         for span in timing.all_spans
         if span.name in CAUSE_OF_SPAN
     ]
-    for epoch in timing.epochs:
-        found += [(since, until, Cause.INPUT) for since, until in _waits(epoch, apart)]
+    before = 0.0
+    ended = [(each.ended_s, each.seconds, each.wait_s or 0.0) for each in timing.epochs if each.ended_s is not None]
+    for end, seconds, wait_s in sorted(ended):
+        waits = _waits(before, end, min(wait_s, seconds), apart)
+        found += [(since, until, Cause.INPUT) for since, until in waits]
+        before = end
     sessions = timing.sessions_at(ran)
     shifted = []
     for since, until, cause in found:
-        on_job, at = next(each for each in reversed(sessions) if each[0] < until or each == sessions[0])
+        on_job, at = sessions[max(bisect_left(sessions, (until,)) - 1, 0)]
         shifted.append((at + since - on_job, at + until - on_job, cause))
     return tuple(_one_after_the_other(sorted(shifted)))
 
 
-def _waits(epoch: Epoch, apart: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    left, end = epoch.wait_s or 0.0, epoch.ended_s
-    if end is None:
-        return
-    for begin, until in reversed(apart[: bisect_left(apart, (end, end))]):
-        if end - until >= left:
-            break
-        if until < end:
-            yield until, end
-            left -= end - until
-        end = min(begin, end)
-    if left > 0:
-        yield end - left, end
+def _waits(
+    before: float, end: float, left: float, apart: Sequence[tuple[float, float]]
+) -> Iterator[tuple[float, float]]:
+    """Yield the last `left` seconds between the ends of two epochs that are in none of the other times, the last first."""
+    index = bisect_left(apart, (end, end))
+    while left > 0 and end > before:
+        begin, until = apart[index - 1] if index else (before, before)
+        if (since := max(end - left, until, before)) < end:
+            yield since, end
+            left -= end - since
+        index, end = index - 1, min(begin, end)
 
 
 def _one_after_the_other(spans: Sequence[CausedSpan]) -> Iterator[CausedSpan]:

@@ -28,7 +28,7 @@ async def begin(job: JobRun) -> None:
     if job.resumed is None:
         await Record(Began(job.run, job.attempt))
         return
-    continues = await _continued(job, job.resumed, job.attempt.id, None)
+    continues = await _continued(job, job.resumed, job.attempt.id, job.resumed.at)
     # Before its slices were asked for: they count for it.
     began_at = min([continues.at, *(draft.lease.created_at for draft in job.stay.drafts)])
     await Record(Began(job.run, job.attempt, began_at), continues)
@@ -146,14 +146,17 @@ async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lo
     if state is None:
         state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
     saved_at = progress.saved_at if state.at is None else state.at
-    return await _continued(job, state, following, None if saved_at is None else max(lost_at - saved_at, 0.0))
+    return await _continued(job, state, following, saved_at, lost_at)
 
 
-async def _continued(job: JobRun, state: SavedState, following: str, saved_s: float | None) -> Continued:
+async def _continued(
+    job: JobRun, state: SavedState, following: str, saved_at: float | None, lost_at: float | None = None
+) -> Continued:
     train = job.run.spec.train
     built_in = train is not None and not train.entry
-    text, saved_s = state.text(saved_s, built_in=built_in), saved_s if state.is_of_use(built_in=built_in) else None
-    return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_s)
+    text = state.text(None if saved_at is None or lost_at is None else max(lost_at - saved_at, 0.0), built_in=built_in)
+    saved_at = saved_at if state.is_of_use(built_in=built_in) else None
+    return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_at)
 
 
 async def _count_use(job: JobRun, progress: JobProgress, lost: errors.SliceLost, lost_at: float) -> None:

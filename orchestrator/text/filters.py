@@ -61,5 +61,5 @@ def matches(conditions: Iterable[Condition], row: Mapping[str, Any]) -> bool:
 def _number(value: Any) -> float | None:
     try:
         return None if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -151,7 +151,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if asked_by[0] not in ("none", "same-origin") and asked_by[1] != "navigate":  # `opener` leads here from a file
             self._say(HTTPStatus.FORBIDDEN, "other pages cannot ask here")
             return
-        parts = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path).lstrip("/").split("/", 3)
+        parts = urllib.parse.unquote(self.path.partition("?")[0]).lstrip("/").split("/", 3)
         if len(parts) < 2 or not served.knows(parts[0]):
             self._say(HTTPStatus.NOT_FOUND, "there is no such page; `tpujob top --open` prints the address")
             return
@@ -166,6 +166,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._say(HTTPStatus.NOT_FOUND, "there is no such page")
         except TpujobError as error:
             self._say(HTTPStatus.NOT_FOUND, error.message)
+        except (
+            Exception
+        ) as error:  # else the page would be none, and the terminal full of what only a browser asked for
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     do_HEAD = do_GET
 

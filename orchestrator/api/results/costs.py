@@ -235,7 +235,6 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
     found = []
     for attempt, own, after in zip(attempts, events, [*events[1:], []], strict=True):
         ended_at = attempt.ended_at
-        saved_s = next((data["saved_s"] for _, kind, data in after if kind == "continued"), None)
         moved = ((at, data) for at, kind, data in own if kind == "moved" and data["state"] == AttemptState.COLLECTING)
         noticed_at, said = next(moved, (None, {}))
         done_at, ran_s = noticed_at, said.get("ran_s")
@@ -246,7 +245,7 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
             failed=attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED,
             lost=any(kind == "attempt_ended" and data.get("cause") for _, kind, data in own),
             main_at=attempt.started_at, done_at=done_at, noticed_at=noticed_at, spans=spans,
-            saved_at=None if saved_s is None or ended_at is None else ended_at - saved_s,
+            saved_at=next((data.get("saved_at") for _, kind, data in after if kind == "continued"), None),
         )  # fmt: skip
         found.append(work)
     return found

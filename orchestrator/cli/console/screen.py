@@ -108,21 +108,25 @@ class Screen:
                 return None
         return None
 
+    def _byte(self) -> bytes:
+        """Return the next byte of a key; none: no other comes, or the terminal is gone."""
+        with suppress(OSError):
+            if select.select([self._keys], [], [], ESCAPE_S)[0]:
+                return os.read(self._keys, 1)
+        return b""
+
     def _read(self) -> str:
-        try:
-            data = os.read(self._keys, 1)
-        except OSError:
-            data = b""
+        data = self._byte()
         if not data:
             return "interrupt"  # the terminal is gone
         if data == b"\x1b":
-            while select.select([self._keys], [], [], ESCAPE_S)[0] and len(data) < 8:
-                data += os.read(self._keys, 1)
-                if (data[-1:].isalpha() and data != b"\x1bO") or data.endswith(b"~"):
+            while len(data) < 8 and (byte := self._byte()):
+                data += byte
+                if (byte.isalpha() and data != b"\x1bO") or byte == b"~":
                     break
         elif data[0] >= 0xC0:  # a character of several bytes
-            while len(data) < 4 and select.select([self._keys], [], [], ESCAPE_S)[0]:
-                data += os.read(self._keys, 1)
+            while len(data) < 4 and (byte := self._byte()):
+                data += byte
                 try:
                     data.decode()
                     break

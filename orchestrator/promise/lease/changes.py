@@ -251,14 +251,14 @@ class AttemptChange:
 class Continued(AttemptChange):
     """The attempt follows one that lost its slice. `text` says from where it goes on, or that it begins anew, and why.
 
-    `step`: of the saved checkpoint, None where unknown; `saved_s`: from the copy to the loss, None where it begins anew.
+    `step`: of the saved checkpoint, None where unknown; `saved_at`: when that was saved, None where it begins anew.
     """
 
     text: str
     files: int
     size_bytes: int
     step: int | None
-    saved_s: float | None
+    saved_at: float | None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ It comes from a worker, so it is read in pieces, to a bounded size, and a line t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -68,12 +69,13 @@ def read_run(directory: Path) -> HostUse | None:
 
 
 def curves(directory: Path) -> list[tuple[float, float, float]]:
-    """Return seconds since the first sample, percent of the processors and percent of the memory, of worker 0, over time."""
+    """Return the seconds sampled so far, percent of the processors and percent of the memory, of worker 0, over time."""
     found = _of_worker(directory, 0)
     rows = found.rows if found is not None else []
     stride = -(-len(rows) // MOST_POINTS) or 1
-    kept = [max(rows[index : index + stride], key=lambda row: row[2]) for index in range(0, len(rows), stride)]
-    return [(max(row[0] - rows[0][0], 0.0), row[2], 100 * row[3] / row[4]) for row in kept]
+    over = accumulate(row[1] for row in rows)  # the clock of a worker may be set meanwhile
+    points = [(at, row[2], 100 * row[3] / row[4]) for at, row in zip(over, rows, strict=True)]
+    return [max(points[at : at + stride], key=lambda point: point[1]) for at in range(0, len(points), stride)]
 
 
 def line(use: HostUse, *, emulated: bool) -> str:

@@ -244,9 +244,9 @@ def losses(data: RunData) -> list[Loss]:
     for number, ((attempt, before), (next_attempt, after)) in enumerate(pairs, 1):
         if before.ended_at is None:
             continue
-        saved_s = next((e["saved_s"] for _, kind, e in data.events[next_attempt.id] if kind == "continued"), None)
+        saved_at = next((e.get("saved_at") for _, kind, e in data.events[next_attempt.id] if kind == "continued"), None)
         ran_s = 0.0 if before.running_at is None else before.ended_at - before.running_at
-        redone_s = ran_s if saved_s is None else min(saved_s, ran_s)
+        redone_s = ran_s if saved_at is None else min(max(before.ended_at - saved_at, 0.0), ran_s)
         further_at = _further_at(data, before, after)
         behind_s = None if further_at is None else further_at - before.ended_at
         again_at = after.running_at if further_at is None else further_at

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.cli.console.screen import ENTER, LEAVE
+from orchestrator.cli.console.screen import ENTER, LEAVE, Screen
 from tests import ROOT
 from tests.cli_fixture import take_terminal
 from tests.waiting import HANG_S, until
@@ -106,6 +106,21 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_a_key_comes_by_its_name_however_many_bytes_it_has(terminal: Terminal, typed: str, key: str) -> None:
     terminal.type(typed)
     terminal.read(f"key {key} ")
+
+
+@pytest.mark.parametrize("typed, key", [(b"\x1b", "escape"), (b"\xe8", "\ufffd")])
+def test_a_terminal_that_goes_within_a_key_ends_the_key(
+    typed: bytes, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(termios, "tcgetattr", lambda _: [])  # a pipe keeps what was typed, a terminal may not
+    keys, typing = os.pipe()
+    os.write(typing, typed)
+    os.close(typing)
+    try:
+        screen = Screen(keys)
+        assert [screen.key(HANG_S), screen.key(HANG_S)] == [key, "interrupt"]
+    finally:
+        os.close(keys)
 
 
 def test_it_ends_with_the_terminal_as_it_was(terminal: Terminal) -> None:

@@ -447,6 +447,19 @@ def test_an_epoch_waited_for_its_data_where_it_compiled_nothing() -> None:
     assert spans_of(timing, [0.0]) == ((20, 55, Cause.INPUT), (55, 85, Cause.COMPILE), (85, 90, Cause.INPUT))
 
 
+def test_an_epoch_waited_no_longer_than_it_took_and_not_before_it_began() -> None:
+    epochs = [Epoch(1, 10, 9, 10, 0, wait_s=1e15, ended_s=100), Epoch(2, 90, 9, 10, 0, wait_s=80, ended_s=120)]
+    timing = Timing(began_s=[0.0], epochs=epochs)
+    assert spans_of(timing, [0.0]) == ((90, 100, Cause.INPUT), (100, 120, Cause.INPUT))
+
+
+def test_however_many_epochs_say_that_they_waited_the_time_has_no_more_pieces_than_spans_and_epochs() -> None:
+    """They are counted, so that a job cannot make them so many that no memory holds them."""
+    timing = Timing(began_s=[0.0], all_spans=[Span("eval", 1, 2 * number + 1) for number in range(1000)])
+    timing.epochs = [Epoch(number, 1e9, 9, 10, 0, wait_s=1e15, ended_s=3000) for number in range(1000)]
+    assert len(spans_of(timing, [0.0])) <= 2000
+
+
 def test_waiting_without_a_bill_is_hours_and_no_dollars() -> None:
     wait = Wait("google", "r1", "mnist", "alice", "acme", "v5litepod-8", AT - 3 * HOUR, AT)
     (found,) = clouds([USED], EVER, "job", [wait])

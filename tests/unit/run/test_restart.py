@@ -202,9 +202,10 @@ def test_a_restart_says_from_which_step_and_how_old_that_is(world: Bench) -> Non
     world.ran(restartable(world), lose_each(Bench.preempt, 1))
     [told] = [text for text in world.told if text.startswith("restart ")]
     [(_, _, data)] = [event for event in world.ledger.events("0123456789-2") if event[1] == "continued"]
-    assert data["step"] == pytest.approx(700 - data["saved_s"], abs=20) and 0 < data["saved_s"] <= 140
+    saved_s = world.ledger.attempt("0123456789-1").ended_at - data["saved_at"]
+    assert data["step"] == pytest.approx(700 - saved_s, abs=20) and 0 < saved_s <= 140
     assert told == f"restart attempt 2 {data['text']} · at most 4 attempts"
-    assert data["text"] == f"goes on at step {data['step']}, saved {format_duration(data['saved_s'])} before the loss"
+    assert data["text"] == f"goes on at step {data['step']}, saved {format_duration(saved_s)} before the loss"
     [(run_, _)] = world.ledger.runs()
     rows = attempt_reports.attempt_reports(world.ledger, run_, world.time)
     assert [row.continued for row in rows] == [None, data["text"]]
@@ -222,7 +223,7 @@ def test_a_copy_that_held_no_work_counts_as_none(world: Bench, monkeypatch: pyte
     monkeypatch.setattr(SimSavedWork, "state", lambda _: SavedState())
     world.ran(restartable(world), lose_each(Bench.preempt, 1))
     [(_, _, data)] = [event for event in world.ledger.events("0123456789-2") if event[1] == "continued"]
-    assert data["text"] == "begins at step 0: nothing was saved" and data["saved_s"] is None
+    assert data["text"] == "begins at step 0: nothing was saved" and data["saved_at"] is None
 
 
 def test_notice_of_a_preemption_saves_the_last_moment(world: Bench) -> None:

@@ -35,6 +35,10 @@ def test_a_condition_holds_or_not(text: str, holds: bool) -> None:
     assert parse(text, ROW.keys()).holds(ROW) is holds
 
 
+def test_a_number_that_no_float_can_hold_is_not_compared() -> None:
+    assert not parse("lr>1", ["lr"]).holds({"lr": 10**400})
+
+
 def test_all_conditions_must_hold() -> None:
     assert matches([parse(each, ROW) for each in ("mnist", "cost>1")], ROW)
     assert not matches([parse(each, ROW) for each in ("mnist", "cost>3")], ROW)

@@ -55,6 +55,25 @@ def test_the_page_of_a_run_that_has_ended_asks_no_more(tmp_path: Path) -> None:
         assert "data-renews" not in page.partition(">")[0] + page[:400] and "connect-src &#39;self&#39;" in page
 
 
+def test_an_address_that_is_none_and_a_page_that_cannot_be_made_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Else each such request would write a traceback over the terminal in which `top` runs."""
+
+    def broken(*_: Any) -> str:
+        raise OSError("the disk is gone")
+
+    with served(world := going_on(tmp_path / "a")) as server:
+        address = urllib.parse.urlsplit(server.address)
+        with socket.create_connection((address.hostname or "", address.port or 0), timeout=20) as raw:
+            raw.sendall(f"GET http://[ HTTP/1.0\r\nHost: {address.netloc}\r\n\r\n".encode())
+            assert b" 404 " in raw.makefile("rb").readline()
+        monkeypatch.setattr(serving.pages, "live_page", broken)
+        answer, text = asked(server, f"run/{world.run}/")
+        assert answer.status == 500 and text == "OSError: the disk is gone\n"
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1.evil.example:1", ""])
 def test_another_name_of_the_host_is_refused(tmp_path: Path, host: str) -> None:
     with served(plain_run(tmp_path / "a")) as server:

@@ -126,7 +126,12 @@ def test_the_mean_is_over_time_and_the_peaks_are_those_of_any_worker(tmp_path: P
     assert (use.cpu_percent, use.cpu_peak_percent) == (52.0, 80)
     assert (use.memory_peak_bytes, use.memory_total_bytes) == (90, 200)
     assert "this machine" in host.line(use, emulated=True) and "this machine" not in host.line(use, emulated=False)
-    assert host.curves(tmp_path) == [(0.0, 20.0, 30.0), (15.0, 80.0, 20.0)]
+    assert host.curves(tmp_path) == [(5.0, 20.0, 30.0), (20.0, 80.0, 20.0)]
+
+
+def test_a_clock_that_was_set_back_moves_no_sample(tmp_path: Path) -> None:
+    found = host.curves(sampled(tmp_path, sample(5000, 20), sample(10, 80), sample(15, 40)))
+    assert [percent for _, percent, _ in sorted(found)] == [20, 80, 40] and found == sorted(found)
 
 
 @pytest.mark.parametrize("line", [

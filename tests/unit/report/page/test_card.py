@@ -64,6 +64,10 @@ def test_it_draws_the_first_curves_with_gaps_where_a_value_is_no_number(tmp_path
     assert re.findall(' d="([^"]+)"', page)[0] == "M0.0 3.0 M173.3 61.0 L260.0 32.0"
 
 
+def test_values_that_differ_by_less_than_a_float_can_halve_are_drawn(tmp_path: Path) -> None:
+    assert "<svg" in shown(result(curves(tmp_path, {"step": 0, "loss": 0.0}, {"step": 1, "loss": 5e-324})))
+
+
 def test_a_run_whose_directory_is_gone_or_not_readable_has_a_card_without_a_picture(tmp_path: Path) -> None:
     assert "<svg" not in shown(result(tmp_path / "gone")) and "loss" in shown(result(tmp_path, metrics={"loss": 1.0}))
     broken = curves(tmp_path, {"loss": 1e308, "step": 1}, {"loss": -1e308, "step": 2}, {"loss": "x"})

@@ -86,13 +86,16 @@ class World:
         return lease
 
     def lose(self, attempt: str, lease: Lease) -> None:
+        self.lost_at = self.now
         end = AttemptEnded(attempt, self.now, AttemptState.INTERRUPTED, "preempted by Google", 1, cause="preempted")
         self.ledger.record(end, ReleaseBegan(lease.id, self.now, "preempted"))
         self.now += 10
         self.ledger.record(Gone(lease.id, self.now, "404"))
 
     def go_on(self, attempt: str, step: int, saved_s: float | None) -> None:
-        self.ledger.record(Continued(attempt, self.now, f"goes on at step {step}", 2, 900, step, saved_s))
+        """`saved_s`: from the copy to the loss of the attempt before."""
+        saved_at = None if saved_s is None else self.lost_at - saved_s
+        self.ledger.record(Continued(attempt, self.now, f"goes on at step {step}", 2, 900, step, saved_at))
 
     def end(
         self,
