@@ -97,7 +97,8 @@ def remarks(found: CloudCost) -> list[str]:
         ("IDLE, held without a run", total.idle_usd),
         ("LOST, slices that no job reached, as in a lost race", total.lost_usd),
     ]
-    said += [f"of {cost_text(total)}: {'; '.join(f'{name}: {_part(usd)}' for name, usd in parts if usd != 0)}"]
+    if any(usd for _, usd in parts):  # else all of it is unknown, or free
+        said += [f"of {cost_text(total)}: {'; '.join(f'{name}: {_part(usd)}' for name, usd in parts if usd != 0)}"]
     if total.unpriced_hours:
         hours = format_duration(total.unpriced_hours * 3600)
         said.append(f"unknown: {hours} of slices without a price in the table; no sum of dollars has them")
