@@ -84,11 +84,7 @@ class Play:
         return Seen(ended, took_s, code, imports, steps)
 
     def _phase(
-        self,
-        request: StartRequest,
-        is_main: bool,
-        on_dump: Callable[[Dump], None],
-        is_enough: Callable[[], bool],
+        self, request: StartRequest, is_main: bool, on_dump: Callable[[Dump], None], is_enough: Callable[[], bool]
     ) -> tuple[str, int | None]:
         self._crew.start(request)
         until = time.monotonic() + (self._limits.seconds if is_main else SETUP_S)

@@ -53,11 +53,7 @@ def payload(messages: Sequence[Message]) -> dict[str, Any]:
         .replace(">", "&gt;"),  # for Slack `<!here>` calls everybody
         "content": text,
         "allowed_mentions": {"parse": []},  # so does `@everyone` for Discord
-        "tpujob": {
-            "schema": SCHEMA,
-            "count": len(told),
-            "messages": [each.as_json() for each in told[:MOST_LINES]],
-        },
+        "tpujob": {"schema": SCHEMA, "count": len(told), "messages": [each.as_json() for each in told[:MOST_LINES]]},
     }
 
 

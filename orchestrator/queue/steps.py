@@ -174,13 +174,7 @@ def hand_over(job_id: str, token: str, lease: Mapping[str, Any]) -> Step:
 
 
 def saw(
-    job_id: str,
-    token: str,
-    metrics: Mapping[str, Any],
-    *,
-    leave: bool = False,
-    runs: bool = False,
-    problem: str = "",
+    job_id: str, token: str, metrics: Mapping[str, Any], *, leave: bool = False, runs: bool = False, problem: str = ""
 ) -> Step:
     """The job was looked at, or has started. `leave`: it needs no runner; `runs`: its workers say that it runs."""
 

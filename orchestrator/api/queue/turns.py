@@ -72,10 +72,7 @@ def start(
             sweep=None if job.sweep.id is None else {k: getattr(job.sweep, k) for k in SWEEP_KEYS},
             lane=lane,
             queued=QueuedRun(
-                job.id,
-                turn.attempt,
-                partial(gate, gates.before_start),
-                lambda: bool(play(gates.not_started())),
+                job.id, turn.attempt, partial(gate, gates.before_start), lambda: bool(play(gates.not_started()))
             ),
         )
         result = runs.start_run(session, spec, path, options)

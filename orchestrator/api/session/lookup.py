@@ -147,12 +147,7 @@ def _no_run(session: Session, text: str, found: Meant) -> UnknownRun:
 
 
 def named(
-    session: Session,
-    handle: str | None,
-    *,
-    on_clusters: bool = False,
-    begins: bool = True,
-    owner: str | None = None,
+    session: Session, handle: str | None, *, on_clusters: bool = False, begins: bool = True, owner: str | None = None
 ) -> list[Lease]:
     """Return the open leases that a text means, by name, node, id or id of a run, those being deleted included.
 

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator import places, settings, traits
 from orchestrator.api.session.connections import Connections
 from orchestrator.api.session.reporter import Reporter
-from orchestrator.errors import (
-    NOT_PROVEN,
-    CloudUnavailable,
-    ConfigError,
-    Interrupted,
-    TeardownUnproven,
-    TpujobError,
-)
+from orchestrator.errors import NOT_PROVEN, CloudUnavailable, ConfigError, Interrupted, TeardownUnproven, TpujobError
 from orchestrator.notify.notifier import Notifier
 from orchestrator.promise.effects.locks import FileLocks
 from orchestrator.promise.lease.lease import Lease

@@ -146,13 +146,7 @@ def _directory(root: int, parts: Sequence[str], *, make: bool = False) -> Iterat
 
 class _Extraction:
     def __init__(
-        self,
-        read: Read,
-        root: int,
-        places: Places,
-        result: Extracted,
-        arrived: Callable[[int], None],
-        may_change: bool,
+        self, read: Read, root: int, places: Places, result: Extracted, arrived: Callable[[int], None], may_change: bool
     ) -> None:
         self.read, self.root, self.places, self.result, self.arrived = read, root, places, result, arrived
         self.changed = result.missing if may_change else result.refused

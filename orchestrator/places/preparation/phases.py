@@ -119,12 +119,7 @@ def saved_to(spec: JobSpec, run: str, every_s: float) -> SavedTo | None:
 
 
 def pod_scripts(
-    spec: JobSpec,
-    *,
-    code_id: str | None,
-    environment: Environment | None,
-    saved: SavedTo | None = None,
-    node: str = "",
+    spec: JobSpec, *, code_id: str | None, environment: Environment | None, saved: SavedTo | None = None, node: str = ""
 ) -> tuple[tuple[str, str], ...]:
     """Return the same phases for the pods of a cluster, as (name, script).
 

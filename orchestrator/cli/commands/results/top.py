@@ -26,8 +26,7 @@ DRAWN_EVERY_S = 2.0
 def top(
     filters: Filters = None,
     sort: Annotated[
-        str | None,
-        Option(metavar="COLUMN", help=f"Order of the rows: {', '.join(SORTS)}; figures from the highest."),
+        str | None, Option(metavar="COLUMN", help=f"Order of the rows: {', '.join(SORTS)}; figures from the highest.")
     ] = None,
     ended: Annotated[bool, Option("--all", help="Also runs that ended more than an hour ago.")] = False,
     once: Annotated[bool, Option("--once", help="Print the table once, also on a terminal.")] = False,

@@ -193,10 +193,7 @@ def _jobset(job: ClusterJob) -> dict[str, Any]:
         metadata["labels"] |= {QUEUE: queue, MAX_EXEC_TIME: _whole(job.deadlines.starts * job.deadlines.job_s)}
     if job.target.priority is not None:
         metadata["labels"][PRIORITY] = job.target.priority
-    metadata["annotations"] = {
-        LIFE: _whole(job.deadlines.life_s),
-        ACCELERATOR: job.slice.kind.name,
-    }
+    metadata["annotations"] = {LIFE: _whole(job.deadlines.life_s), ACCELERATOR: job.slice.kind.name}
     if job.capacity.together:
         metadata["annotations"][nodes.RUN_LIMIT] = _whole(min(job.deadlines.job_s, nodes.LONGEST_FLEX_S))
     if job.slice.hosts > 1:  # hosts of one slice are one node pool; a pool of single hosts is for many jobs
