@@ -145,8 +145,16 @@ def _as_source(fn: FunctionType, place: FunctionSource) -> FunctionSource:
         text = "".join(lines)
         node, offset = _definition(text)
     except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-        raise _without_source(place) from None
-    code = _compiled(node)
+        raise UserError(
+            f"{place} has no source that could be read: {WHY}",
+            hint="write it in a file or a notebook; text of `python -c`, of exec, and of some consoles is not kept",
+        ) from None
+    try:
+        code = _compiled(node)
+    except SyntaxError as error:  # such as `nonlocal` for a variable of a function around it
+        raise UserError(
+            f"{place} uses what is outside of it: {error.msg}; {WHY}", hint="pass it as an argument"
+        ) from None
     if (code.co_name, inspect.getargs(code)) != (fn.__code__.co_name, inspect.getargs(fn.__code__)):
         raise UserError(
             f"{place}: its file has changed since it was read", hint="start the script again, or run the cell again"
@@ -230,13 +238,6 @@ def _definition(text: str, version: tuple[int, int] | None = None) -> tuple[ast.
     if not isinstance(node, ast.FunctionDef):
         raise SyntaxError("not the definition of a function")
     return node, int(indented)
-
-
-def _without_source(place: FunctionSource) -> UserError:
-    return UserError(
-        f"{place} has no source that could be read: {WHY}",
-        hint="write it in a file or a notebook; text of `python -c`, of exec, and of some consoles is not kept",
-    )
 
 
 def _compiled(node: ast.FunctionDef) -> CodeType:

@@ -212,6 +212,14 @@ def test_a_global_that_is_a_secret_is_refused_without_its_value(monkeypatch: pyt
     assert examine(cell("def f(): return EOS_TOKEN", EOS_TOKEN="</s>")["f"]).global_names == ("EOS_TOKEN",)
 
 
+def test_a_variable_of_a_function_around_it_cannot_be_written_to() -> None:
+    text = "def g():\n    k = 3\n    def f():\n        nonlocal k\n        k += 1\n    return f\nf = g()"
+    message, hint = refused(text)
+    assert (
+        "uses what is outside of it: no binding for nonlocal 'k' found;" in message and hint == "pass it as an argument"
+    )
+
+
 def test_a_default_is_a_json_value_which_may_come_from_anywhere() -> None:
     found = examine(cell("def f(a, b=LR, *, c=(1, LR), d=None): pass", LR=0.1)["f"])
     assert (found.defaults, found.kwdefaults) == ((0.1,), {"c": [1, 0.1], "d": None})
