@@ -22,7 +22,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from orchestrator.api.functions.values import as_json, exact, kind_of
+from orchestrator.api.functions.values import EXACT, as_json, kind_of
 from orchestrator.errors import UserError
 from orchestrator.text import redaction
 from orchestrator.text.scripts import VM_PYTHON
@@ -145,13 +145,17 @@ def _as_source(fn: FunctionType, place: FunctionSource) -> FunctionSource:
         text = "".join(lines)
         node, offset = _definition(text)
     except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-        raise _without_source(place) from None
-    arguments = inspect.getargs(fn.__code__)
-    if node.name != fn.__code__.co_name or _parameters(node) != {
-        *arguments.args,
-        arguments.varargs,
-        arguments.varkw,
-    } - {None}:
+        raise UserError(
+            f"{place} has no source that could be read: {WHY}",
+            hint="write it in a file or a notebook; text of `python -c`, of exec, and of some consoles is not kept",
+        ) from None
+    try:
+        code = _compiled(node)
+    except SyntaxError as error:  # such as `nonlocal` for a variable of a function around it
+        raise UserError(
+            f"{place} uses what is outside of it: {error.msg}; {WHY}", hint="pass it as an argument"
+        ) from None
+    if (code.co_name, inspect.getargs(code)) != (fn.__code__.co_name, inspect.getargs(fn.__code__)):
         raise UserError(
             f"{place}: its file has changed since it was read", hint="start the script again, or run the cell again"
         )
@@ -163,10 +167,10 @@ def _as_source(fn: FunctionType, place: FunctionSource) -> FunctionSource:
         place.file,
         max(first, 1) + node.lineno - offset - 1,
         source=source,
-        defaults=tuple(_default(place, value) for value in fn.__defaults__ or ()),
-        kwdefaults={key: _default(place, value) for key, value in (fn.__kwdefaults__ or {}).items()} or None,
+        defaults=tuple(as_json(fn.__defaults__ or (), f"{place}: defaults")),
+        kwdefaults=as_json(fn.__kwdefaults__ or None, f"{place}: defaults"),
     )
-    outside = outside_names(_compiled(node), fn)
+    outside = outside_names(code, fn)
     carried = tuple(name for name in outside if _is_carried(fn, name))
     if left := [name for name in outside if name not in carried]:
         said = ", ".join(_named(fn, name) for name in left)
@@ -178,13 +182,13 @@ def _as_source(fn: FunctionType, place: FunctionSource) -> FunctionSource:
 
 def globals_of(fn: FunctionType, place: FunctionSource) -> dict[str, Any]:
     """Return the values that the globals of a source have now. Raises UserError for one that cannot travel any more."""
-    found = {}
+    found, seen = {}, set[int]()
     secrets = redaction.Redactor(value for name, value in os.environ.items() if redaction.is_secret_name(name))
     for name in place.global_names:
         where = f"global `{name}` of {place}"
         if name not in fn.__globals__:
             raise UserError(f"{where} is not defined any more", hint=f"define {name} again before the call")
-        found[name] = exact(fn.__globals__[name], where)
+        found[name] = as_json(fn.__globals__[name], where, seen)
         if secrets.hide_all(found[name]) != found[name] or _is_secret(name, found[name]):
             raise UserError(
                 f"{where} looks like a secret, and what travels is kept with the run",
@@ -204,10 +208,13 @@ def _is_secret(name: str, value: object) -> bool:
 
 
 def _is_carried(fn: FunctionType, name: str) -> bool:
-    """Return whether this name is a global that the function only reads, with a value that arrives as it is."""
-    if name in fn.__code__.co_freevars or name not in fn.__globals__ or name in _globals(fn.__code__, _WRITES):
+    """Return whether this name is a global that the function only reads, of a type that JSON carries.
+
+    Those of the script itself, such as `__file__`, are about this machine.
+    """
+    if name in fn.__code__.co_freevars or name in _globals(fn.__code__, _WRITES) or name[:2] == name[-2:] == "__":
         return False
-    return _is_plain(fn.__globals__[name])
+    return type(fn.__globals__.get(name, _ABSENT)) in EXACT
 
 
 def _check_syntax(place: FunctionSource, version: str) -> None:
@@ -233,19 +240,6 @@ def _definition(text: str, version: tuple[int, int] | None = None) -> tuple[ast.
     return node, int(indented)
 
 
-def _without_source(place: FunctionSource) -> UserError:
-    return UserError(
-        f"{place} has no source that could be read: {WHY}",
-        hint="write it in a file or a notebook; text of `python -c`, of exec, and of some consoles is not kept",
-    )
-
-
-def _parameters(node: ast.FunctionDef) -> set[str]:
-    each = node.args
-    found = [*each.posonlyargs, *each.args, *each.kwonlyargs, each.vararg, each.kwarg]
-    return {one.arg for one in found if one is not None}
-
-
 def _compiled(node: ast.FunctionDef) -> CodeType:
     """Return the code of the function as the worker compiles it: annotations and defaults are not evaluated."""
     node.decorator_list = []
@@ -254,10 +248,6 @@ def _compiled(node: ast.FunctionDef) -> CodeType:
     postponed = __future__.annotations.compiler_flag
     module = compile(ast.Module([node], []), "<function>", "exec", flags=postponed, dont_inherit=True)
     return next(each for each in module.co_consts if isinstance(each, CodeType))
-
-
-def _default(place: FunctionSource, value: object) -> Any:
-    return as_json(value, f"{place}: a default")
 
 
 # The names that a function uses and does not define: globals, and variables of functions around it.
@@ -277,41 +267,31 @@ def outside_names(code: CodeType, fn: FunctionType) -> list[str]:
 
 def advice(fn: FunctionType, names: Iterable[str]) -> str:
     """Return what to do about each of these names."""
-    imports, lists, arguments, definitions, others = list[str](), list[str](), list[str](), list[str](), list[str]()
+    fixes: dict[str, list[str]] = {}
     for name in names:
-        value = _value(fn, name)
+        value, what = _value(fn, name), name
         if line := _import_line(name, value):
-            imports.append(f"`{line}`")
+            what, fix = f"`{line}`", "write {} inside of it"
+        elif name == "__file__":
+            fix = "write os.getcwd(), which has the files of code=, in place of {}"
         elif isinstance(value, type) or inspect.isroutine(value):
-            definitions.append(name)
+            fix = "define {} inside of it"
         elif isinstance(value, tuple | set | frozenset) and name in fn.__globals__:
-            lists.append(name)
+            fix = "write {} as a list"
+        elif value is _ABSENT or type(value) in EXACT:
+            fix = "pass {} as an argument"
         else:
-            (arguments if value is _ABSENT or _is_plain(value) else others).append(name)
-    parts = [
-        f"write {' and '.join(imports)} inside of it" if imports else "",
-        f"write {' and '.join(lists)} as a list" if lists else "",
-        f"pass {', '.join(arguments)} as an argument" if arguments else "",
-        f"define {', '.join(definitions)} inside of it" if definitions else "",
-        f"make {', '.join(others)} inside of it, or save it to a file that code= ships" if others else "",
-        "move the function into a module, which travels with its directory",
-    ]
-    return ", ".join(filter(None, parts[:-1])) + f"; or {parts[-1]}"
+            fix = "make {} inside of it, or save it to a file that code= ships"
+        fixes.setdefault(fix, []).append(what)
+    said = ", ".join(fix.format(" and ".join(each)) for fix, each in fixes.items())
+    return f"{said}; or move the function into a module, which travels with its directory"
 
 
 def _named(fn: FunctionType, name: str) -> str:
     """Return the name, with the type of a value that JSON does not carry."""
     value = _value(fn, name)
-    plain = value is _ABSENT or _is_plain(value) or isinstance(value, type | ModuleType) or inspect.isroutine(value)
+    plain = value is _ABSENT or type(value) in EXACT or isinstance(value, type | ModuleType) or inspect.isroutine(value)
     return name if plain else f"{name} ({kind_of(value)})"
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        exact(value, "")
-    except UserError:
-        return False
-    return True
 
 
 def _globals(code: CodeType, uses: Set[str] = _USES) -> Iterator[str]:

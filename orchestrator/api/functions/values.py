@@ -3,63 +3,77 @@
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import UserError
 
 MAX_ARGUMENT_BYTES = 1_000_000  # they are kept with the job
-MAX_DEPTH = 100
+MAX_DEPTH, MAX_DIGITS = 100, 4000
+TOO_BIG = 10**MAX_DIGITS  # Python makes no text of a number that is a little longer
+EXACT = (type(None), bool, int, float, str, list, dict)
+_SHIP = "write it to a file, and ship it with code="
 
 
-def as_json(value: object, where: str, depth: int = 0) -> Any:
+def as_json(
+    value: object, where: str, seen: set[int] | None = None, depth: int = 0, steps: Iterator[int] | None = None
+) -> Any:
     """Return what JSON carries of the value: tuples as lists, and one number of numpy, torch or JAX as a plain one.
 
-    Raises UserError, which names the place, for anything else.
+    With `seen`, the ids of lists and dicts so far, a value of which JSON would not make the very same again is refused, too.
+    Raises UserError, which names the place. `steps` counts the values.
     """
+    steps = steps or itertools.count()
     if depth > MAX_DEPTH:
-        raise UserError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+        raise UserError(f"{where} is nested more than {MAX_DEPTH} levels deep", hint=_SHIP)
+    if next(steps) > MAX_ARGUMENT_BYTES // 3:  # as text with its comma, a value in a list has 3 bytes at least
+        raise UserError(f"{where} comes after more than {MAX_ARGUMENT_BYTES // 3:,} other values", hint=_SHIP)
+    if seen is not None:
+        _check_exact(value, where, seen)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # `str` makes of a member of an enum its name
     if isinstance(value, int):
+        if abs(value) >= TOO_BIG:
+            hint = "pass it as the text hex(…), and write int(…, 16) inside of the function"
+            raise UserError(f"{where} has more than {MAX_DIGITS:,} digits, which JSON cannot carry", hint=hint)
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise UserError(f"{where} is {value}, which JSON cannot carry", hint="pass None, or a text")
         return float(value)
     if isinstance(value, list | tuple):
-        return [as_json(each, f"{where}[{number}]", depth + 1) for number, each in enumerate(value)]
+        return [as_json(each, f"{where}[{number}]", seen, depth + 1, steps) for number, each in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
-            if not isinstance(key, str):
-                raise UserError(f"{where} has the key {key!r}; the keys of a JSON object are text")
-        return {str(key): as_json(each, f"{where}[{key!r}]", depth + 1) for key, each in value.items()}
+            if not isinstance(key, str) or (seen is not None and type(key) is not str):
+                raise UserError(f"{where} has a key of type {kind_of(key)}; the keys of a JSON object are plain text")
+        return {
+            str.__str__(key): as_json(each, f"{where}[{key!r}]", seen, depth + 1, steps) for key, each in value.items()
+        }
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        return as_json(value.item(), where, depth + 1)
+        return as_json(value.item(), where, seen, depth + 1, steps)
     raise UserError(
         f"{where} is of type {kind_of(value)}, which JSON cannot carry",
         hint="JSON carries None, bool, int, float, str, lists and dicts; write anything else to a file, and ship it with code=",
     )
 
 
-_EXACT = (type(None), bool, int, float, str)
-
-
-def exact(value: object, where: str, depth: int = 0) -> Any:
-    """Return the value, of which JSON makes the same again. Raises UserError, which names the place, for any other."""
-    kind = type(value)
-    if isinstance(value, list | dict) and kind in (list, dict) and depth <= MAX_DEPTH:
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            exact(each, f"{where}[{key!r}]", depth + 1)
-    elif kind not in _EXACT and depth <= MAX_DEPTH:
+def _check_exact(value: object, where: str, seen: set[int]) -> None:
+    if type(value) not in EXACT:
         raise UserError(
             f"{where} is of type {kind_of(value)}, which JSON does not carry as it is",
             hint="write a tuple or a set as a list, and another number as int(…) or float(…); make anything else inside of the "
             "function, or save it to a file that code= ships",
         )
-    return value if depth else as_json(value, where)
+    if id(value) in seen:
+        raise UserError(
+            f"{where} is a {kind_of(value)} that is also in another place of these globals, and on the worker it would be two",
+            hint="write list(…) or dict(…) where a copy will do, pass it as an argument, or make it inside of the function",
+        )
+    if isinstance(value, list | dict):
+        seen.add(id(value))
 
 
 def kind_of(value: object) -> str:
@@ -68,7 +82,9 @@ def kind_of(value: object) -> str:
 
 def json_text(value: object) -> str:
     """Return a call as JSON. Raises UserError if they are too large."""
-    text = json.dumps(value, allow_nan=False)
+    text = json.dumps(value, allow_nan=False).replace(
+        "${", "\\u0024{"
+    )  # in a job, `${params.x}` would be a parameter of it
     if len(text) > MAX_ARGUMENT_BYTES:
         size, most = f"{len(text) / 1e6:,.1f} MB", f"{MAX_ARGUMENT_BYTES / 1e6:.0f} MB"
         raise UserError(
@@ -89,11 +105,7 @@ def calls_of(grid: Grid) -> list[Call]:
 
     Raises UserError for what is none of these, and for no call at all.
     """
-    calls = (
-        list(_combinations(grid))
-        if isinstance(grid, Mapping)
-        else [_call(number, one) for number, one in enumerate(grid)]
-    )
+    calls = list(_combinations(grid) if isinstance(grid, Mapping) else itertools.starmap(_call, enumerate(grid)))
     if not calls:
         raise UserError("the grid is empty: there is nothing to run", hint=_HINT)
     return calls

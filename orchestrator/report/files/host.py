@@ -14,6 +14,7 @@ from orchestrator.report.files.artifact_files import count, measured, pieces, re
 from orchestrator.text.units import format_size
 
 NAME = "host.jsonl"
+HEAD = b'{"schema": 1}\n'
 MAX_BYTES = 4 << 20
 MAX_LINE_BYTES = 4 << 10
 MAX_WORKERS = 16
@@ -95,6 +96,8 @@ def _of_worker(directory: Path, index: int) -> _Samples | None:
 @remembered
 def _read_file(file: BinaryIO) -> _Samples:
     found = _Samples()
+    if file.readline(len(HEAD)) != HEAD:
+        return found  # a file of the job
     for every, _ in pieces(file, MAX_LINE_BYTES, max_bytes=MAX_BYTES):
         for each in every:
             if type(each) is dict:

@@ -16,7 +16,7 @@ from typing import Any
 from ..files.phases import text as _text
 
 NAME = "host.jsonl"
-SCHEMA = 1
+HEAD = b'{"schema": 1}\n'
 FIRST_S = 1.0  # so that a short job has a sample
 SLOWER_AFTER = 360  # samples: half an hour, then half as often, and so on: a week has 3,000 lines
 
@@ -65,10 +65,14 @@ def memory_bytes() -> tuple[int, int] | None:
 
 
 def _write(path: str, line: dict[str, Any]) -> None:
-    """Append a line, after that with the schema; a disk that is full has no more of them."""
+    """Append a line to the file, unless the job made it; a disk that is full has no more of them."""
     try:
-        with open(path, "a") as file:
-            head = "" if file.tell() else json.dumps({"schema": SCHEMA}) + "\n"
-            file.write(head + json.dumps(line, separators=(",", ":")) + "\n")
+        if not os.path.lexists(path):
+            with open(path, "xb") as file:
+                file.write(HEAD)
+        with open(path, "r+b") as file:
+            if file.read(len(HEAD)) == HEAD:
+                file.seek(0, os.SEEK_END)
+                file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
     except OSError:
         pass

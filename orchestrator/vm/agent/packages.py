@@ -4,7 +4,7 @@ It runs beside the job with the job's own `python3` (text/scripts.py), and impor
 """
 
 # Paths are text, as in `host`.
-# ruff: noqa: PTH105, PTH118, PTH120, PTH123
+# ruff: noqa: PTH107, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import json
@@ -19,7 +19,7 @@ MOST = 5000
 
 
 def job_packages(directory: str) -> None:
-    """Write down names and versions. Raises OSError for a full disk."""
+    """Write down names and versions, unless the job has a file of this name. Raises OSError for a full disk."""
     os.umask(0o022)  # as that of the job
     os.nice(19)
     found: dict[str, str] = {}
@@ -35,4 +35,7 @@ def job_packages(directory: str) -> None:
     draft = os.path.join(os.path.dirname(directory), ".draft.packages")  # which is never collected
     with open(draft, "w") as file:
         file.write(json.dumps(told, separators=(",", ":")))
-    os.replace(draft, os.path.join(directory, NAME))
+    try:
+        os.link(draft, os.path.join(directory, NAME))
+    finally:
+        os.remove(draft)

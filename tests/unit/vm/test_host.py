@@ -89,6 +89,24 @@ def test_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
     host._write(str(tmp_path / "no" / "such" / "directory"), {})
 
 
+@pytest.mark.parametrize("mine", [b"", b'{"cpu_percent": 1}\n', b'{"schema": 1}', b"\xff" * 99])
+def test_a_file_of_that_name_which_the_job_made_is_left_alone(tmp_path: Path, mine: bytes) -> None:
+    path = tmp_path / host.NAME
+    path.write_bytes(mine)
+    host._write(str(path), {"at": 1})
+    assert path.read_bytes() == mine
+
+
+def test_its_own_file_goes_on_until_the_job_makes_another(tmp_path: Path) -> None:
+    path = tmp_path / host.NAME
+    for at in (1, 2):
+        host._write(str(path), {"at": at})
+    assert lines(tmp_path) == [{"schema": 1}, {"at": 1}, {"at": 2}]
+    path.write_text("mine\n")
+    host._write(str(path), {"at": 3})
+    assert path.read_text() == "mine\n"
+
+
 def beside(directory: Path, *verb: str) -> str:
     (directory / "agent.zip").write_bytes(agent.archive())
     return " ".join([sys.executable, "-IS", str(directory / "agent.zip"), *verb])
@@ -108,12 +126,12 @@ def test_it_ends_with_the_job_on_a_worker_and_what_it_has_is_among_the_artifacts
 # -- packages ----------------------------------------------------------------------------------------------------------
 
 
-def listed(directory: Path, site: Path) -> dict[str, object]:
-    (directory / "artifacts").mkdir()
+def listed(directory: Path, site: Path, rc: int = 0) -> dict[str, object]:
+    (directory / "artifacts").mkdir(exist_ok=True)
     (directory / "agent.zip").write_bytes(agent.archive())
     command = [sys.executable, "-S", str(directory / "agent.zip"), "job_packages", str(directory / "artifacts")]
     done = subprocess.run(command, env={"PYTHONPATH": str(site)}, cwd=directory, timeout=HANG_S, check=False)
-    assert done.returncode == 0
+    assert done.returncode == rc
     assert sorted(path.name for path in directory.iterdir() if path.name.startswith(".draft")) == []
     found: dict[str, object] = json.loads((directory / "artifacts" / packages.NAME).read_text())
     return found
@@ -131,6 +149,12 @@ def test_the_packages_of_the_python_are_listed_and_none_is_imported(tmp_path: Pa
     found = listed(tmp_path, site)
     assert found["packages"] == {"numpy": "1.26.4+own", "torch-xla": "2.9.0"}
     assert found["schema"] == 1 and found["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_a_list_that_the_job_wrote_itself_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / packages.NAME).write_text('{"react": "18"}')
+    assert listed(tmp_path, tmp_path, rc=1) == {"react": "18"}
 
 
 def test_a_job_neither_waits_for_the_list_nor_fails_without_python(tmp_path: Path, worker: Worker) -> None:

@@ -147,6 +147,7 @@ def test_the_job_of_a_call_has_the_globals_of_that_moment() -> None:
      (), {}, 1),
     ("def f():\n    import tpujob\n    return tpujob.function('v5e-8')(lambda: 3)()", (), {}, 3),
     ("@keep\n@keep\ndef f(): return 1", (), {}, 1),
+    ("def f(x): return [x, '${params.lr}']", ("\\${env:A} ${", ), {}, ["\\${env:A} ${", "${params.lr}"]),
     ("def f():\n    def g(): return LR\n    return g(), LR, [LR for _ in '1']", (), {}, [0.1, 0.1, [0.1]]),
 ])  # fmt: skip
 def test_what_the_client_writes_is_what_the_payload_calls(
@@ -218,6 +219,7 @@ def test_an_exception_is_left_as_text_with_the_lines_of_the_notebook(worker: Any
 @pytest.mark.parametrize(("body", "kind", "words"), [
     ("return {'a': {1}}", "TypeError", "the result['a'] is a builtins.set, which JSON cannot carry"),
     ("return float('nan')", "ValueError", "the result is nan"),
+    ("return [10**5000]", "ValueError", "the result[0] has more than 4,000 digits, which JSON cannot carry; return hex(…)"),
     ("return 'x' * 11_000_000", "ValueError", "the result has 11.0 MB as JSON"),
     ("raise SystemExit(3)", "SystemExit", "3"),
     ("class E(Exception):\n        def __str__(self): return 1 / 0\n    raise E", "tpujob_function.f.<locals>.E", ""),

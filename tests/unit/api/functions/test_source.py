@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +28,25 @@ np = SimpleNamespace(ndarray=list)
 
 class Color(enum.IntEnum):
     RED = 1
+
+
+class Name(str, enum.Enum):  # noqa: UP042 - whose `str` is not its text
+    A = "a"
+
+
+def doubled(levels: int) -> list[Any]:
+    """A list that has the next one twice, and so on."""
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found, found]
+    return found
+
+
+def family() -> dict[str, Any]:
+    """A tree whose children know their parent."""
+    root: dict[str, Any] = {"children": []}
+    root["children"] += [{"parent": root}, {"parent": root}]
+    return root
 
 
 def refused(text: str, name: str = "f", **around: Any) -> tuple[str, str]:
@@ -102,10 +122,11 @@ def test_annotations_are_not_evaluated_on_a_worker_so_they_may_name_anything() -
     ("def f():\n    return SIZES, LR, DAYS", "SIZES (tuple), DAYS (set)", "write SIZES and DAYS as a list"),
     ("def f():\n    return model", "model (tests.unit.api.functions.test_source.Scalar)",
      "make model inside of it, or save it to a file that code= ships"),
-    ("def f():\n    return DEEP", "DEEP (dict)", "make DEEP inside of it"),
-    ("def f():\n    return NAN", "NAN (float)", "make NAN"),
+    ("def f():\n    return __file__", "__file__",
+     "write os.getcwd(), which has the files of code=, in place of __file__; or move"),
+    ("def f():\n    return __version__", "__version__", "pass __version__ as an argument"),  # `__spec__` and so on, too
     ("def f():\n    return np.pi, model, k, helper", "np, model (tests.unit.api.functions.test_source.Scalar), k, helper",
-     "pass k as an argument, define helper inside of it, make model inside of it"),
+     "write `import math as np` inside of it, make model inside of it, or save it to a file that code= ships, pass k as an"),
     ("def g():\n    k = 3\n    def f():\n        return k\n    return f\nf = g()", "k", "pass k as an argument"),
 ])  # fmt: skip
 def test_a_name_from_outside_is_refused_with_what_to_write_instead(text: str, names: str, fix: str) -> None:
@@ -113,7 +134,7 @@ def test_a_name_from_outside_is_refused_with_what_to_write_instead(text: str, na
     import xml.etree
 
     around: dict[str, Any] = {"np": math, "path": os.path, "etree": xml.etree, "root": math.sqrt, "LR": 0.1}
-    around |= {"SIZES": (1, 2), "DAYS": {1}, "model": Scalar(), "DEEP": {"a": [(1,)]}, "NAN": math.nan}
+    around |= {"SIZES": (1, 2), "DAYS": {1}, "model": Scalar(), "__file__": "/mine/a.py", "__version__": "1"}
     around |= cell("def helper(): pass\ndef max(a, b): pass")
     message, hint = refused(text, **around)
     assert f" uses what is outside of it: {names}; a function of a script or notebook travels as" in message
@@ -143,7 +164,9 @@ def test_globals_that_json_carries_exactly_travel_with_the_values_of_the_call(
 @pytest.mark.parametrize(("value", "why"), [
     ((1, 2), r"global `LR` of `f` \(<notebook>:1\) is of type tuple, which JSON does not carry as it is"),
     ([{1}], r"global `LR` of `f` \(<notebook>:1\)\[0\] is of type set"), (math.inf, "is inf, which JSON cannot carry"),
-    ({"a": {1: 2}}, r"\['a'\] has the key 1"), (Color.RED, "is of type .*Color"),
+    ({"a": {1: 2}}, r"\['a'\] has a key of type int"), (Color.RED, "is of type .*Color"),
+    ({Name.A: 1}, "has a key of type .*Name; the keys of a JSON object are plain text"),
+    ([10**5000], r"\[0\] has more than 4,000 digits"), ({10**5000: 1}, "has a key of type int"),
 ])  # fmt: skip
 def test_a_global_that_has_changed_into_what_json_does_not_carry_is_refused_at_the_call(value: Any, why: str) -> None:
     made = cell("def f(): return LR", LR=0.1)
@@ -154,6 +177,28 @@ def test_a_global_that_has_changed_into_what_json_does_not_carry_is_refused_at_t
     del made["LR"]
     with pytest.raises(UserError, match=r"global `LR` of `f` \(<notebook>:1\) is not defined any more"):
         globals_of(made["f"], found)
+
+
+@pytest.mark.parametrize(("made", "where", "kind"), [
+    (lambda: {"A": family()}, r"A`.*\['children'\]\[0\]\['parent'\]", "dict"),
+    (lambda: {"A": doubled(60)}, r"A`.*\[1\]", "list"), (lambda: {"A": [[0] * 2] * 2}, r"A`.*\[1\]", "list"),
+    (lambda: {"A": (each := [1]), "B": each}, "B`.*", "list"),
+    (lambda: {"A": (each := {"x": 1}), "B": [each]}, r"B`.*\[0\]", "dict"),
+])  # fmt: skip
+def test_a_list_or_a_dict_that_is_in_two_places_is_refused_at_once_for_it_would_arrive_as_two(
+    made: Callable[[], dict[str, Any]], where: str, kind: str
+) -> None:
+    message, hint = refused("def f(): return A, B", **{"B": 1, **made()})
+    assert re.fullmatch(rf"global `{where} is a {kind} that is also in another place of these globals, .*", message)
+    assert "inside of the function" in hint
+
+
+def test_a_global_that_is_nested_too_deep_is_refused_with_what_to_do() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    message, hint = refused("def f(): return A", A=deep)
+    assert message.endswith("[0] is nested more than 100 levels deep") and "code=" in hint
 
 
 def test_a_global_that_is_a_secret_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,11 +212,21 @@ def test_a_global_that_is_a_secret_is_refused_without_its_value(monkeypatch: pyt
     assert examine(cell("def f(): return EOS_TOKEN", EOS_TOKEN="</s>")["f"]).global_names == ("EOS_TOKEN",)
 
 
+def test_a_variable_of_a_function_around_it_cannot_be_written_to() -> None:
+    text = "def g():\n    k = 3\n    def f():\n        nonlocal k\n        k += 1\n    return f\nf = g()"
+    message, hint = refused(text)
+    assert (
+        "uses what is outside of it: no binding for nonlocal 'k' found;" in message and hint == "pass it as an argument"
+    )
+
+
 def test_a_default_is_a_json_value_which_may_come_from_anywhere() -> None:
     found = examine(cell("def f(a, b=LR, *, c=(1, LR), d=None): pass", LR=0.1)["f"])
     assert (found.defaults, found.kwdefaults) == ((0.1,), {"c": [1, 0.1], "d": None})
     message, _ = refused("def f(a=object()): pass")
-    assert message.endswith("a default is of type object, which JSON cannot carry")
+    assert message.endswith(": defaults[0] is of type object, which JSON cannot carry")
+    message, _ = refused("def f(*, a=1, b={1: 2}): pass")
+    assert message.endswith(": defaults['b'] has a key of type int; the keys of a JSON object are plain text")
 
 
 @pytest.mark.parametrize(("text", "why"), [
@@ -315,17 +370,19 @@ class Scalar:
 
 @BOTH
 def test_plain_values_are_carried_and_tuples_become_lists(as_json: AsJson, refusal: Any) -> None:
-    given = {"a": (1, 2.5, None), "b": [True, "ü\ud800"], "c": {"d": ()}, "e": Color.RED, "f": Scalar()}
+    given = {"b": [True, "ü\ud800"], "c": {"d": ()}, "e": Color.RED, "f": Scalar(), Name.A: Name.A}
     found = as_json(given, "it")
-    assert found == {"a": [1, 2.5, None], "b": [True, "ü\ud800"], "c": {"d": []}, "e": 1, "f": 0.5}
+    assert found == {"a": "a", "b": [True, "ü\ud800"], "c": {"d": []}, "e": 1, "f": 0.5}
     assert type(found["e"]) is int and found["b"][0] is True
+    assert {type(each) for each in (*found, found["a"])} == {str}
+    assert as_json((1, 2.5, None, -0.0, 10**3999), "it") == [1, 2.5, None, -0.0, 10**3999]
 
 
 @BOTH
 @pytest.mark.parametrize(("value", "words"), [
     (math.nan, "it is nan, which JSON cannot carry"), ({"a": [1, math.inf]}, r"it\['a'\]\[1\] is inf"),
-    ({1: 2}, "it has the key 1; the keys of a JSON object are text"), ({1, 2}, "set"), (b"x", "bytes"),
-    (Path("x"), "Path"), ([object()], r"it\[0\] is .*object"),
+    ({1: 2}, "it has a key of type .*int; the keys of a JSON object are plain text"), ({1, 2}, "set"), (b"x", "bytes"),
+    (Path("x"), "Path"), ([object()], r"it\[0\] is .*object"), ([-(10**5000)], r"it\[0\] has more than 4,000 digits"),
 ])  # fmt: skip
 def test_what_json_does_not_carry_is_refused_with_its_place(
     as_json: AsJson, refusal: Any, value: Any, words: str
@@ -340,6 +397,16 @@ def test_a_value_that_holds_itself_is_refused(as_json: AsJson, refusal: Any) -> 
     endless.append(endless)
     with pytest.raises(refusal, match="more than 100 levels deep"):
         as_json(endless, "it")
+
+
+@BOTH
+def test_a_small_value_of_which_json_makes_an_endless_one_is_refused(
+    as_json: AsJson, refusal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcome, "MAX_RESULT_BYTES", values.MAX_ARGUMENT_BYTES)
+    assert len(as_json(doubled(3), "it")) == 2, "what is in it twice arrives as two"
+    with pytest.raises(refusal, match="comes after more than 333,333 other values"):
+        as_json(doubled(60), "it")
 
 
 def test_arguments_and_results_have_a_size() -> None:

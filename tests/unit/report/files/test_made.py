@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.report.files import host, made
 from orchestrator.report.files.made import Made
+from orchestrator.vm.agent import host as sampler
 
 TOLD: dict[str, Any] = {
     "schema": 1,
@@ -142,6 +143,16 @@ def test_a_line_that_makes_no_sense_is_left_out(tmp_path: Path, line: str) -> No
     assert host.read_run(sampled(tmp_path, line)) is None
     use = host.read_run(sampled(tmp_path, line, sample(10, 50)))
     assert use is not None and use.samples == 1
+
+
+def test_a_file_that_the_job_made_under_that_name_is_no_measurement(tmp_path: Path) -> None:
+    path = sampled(tmp_path) / "worker0" / "artifacts" / host.NAME
+    path.write_text(f"{sample(10, 50)}\n{sample(15, 50)}\n")
+    assert host.read_run(tmp_path) is None and host.curves(tmp_path) == []
+
+
+def test_the_reader_knows_the_head_that_the_sampler_writes() -> None:
+    assert (host.NAME, host.HEAD) == (sampler.NAME, sampler.HEAD)
 
 
 def test_a_long_curve_keeps_its_peaks(tmp_path: Path) -> None:
