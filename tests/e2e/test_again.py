@@ -14,6 +14,7 @@ from orchestrator.api.jobs import repeating, snapshot
 from orchestrator.report.files import made
 from tests.cli_fixture import Tpujob
 from tests.waiting import until
+from tests.wheels import wheel
 
 JOB = """
 name: same
@@ -94,6 +95,61 @@ def test_no_secret_is_in_what_is_kept(tpujob: Tpujob) -> None:
         texts = [file.read() for each in files if (file := archive.extractfile(each)) is not None]
     assert sorted(files) == [snapshot.GIT, snapshot.JOB] and not any(b"hunter22" in text for text in texts)
     assert (directory / made.ARCHIVE).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [(".env", "PLACE=here\n"), ("k.yaml", "users:\n- user:\n    client-key-data: aGVsbG8=\n")]
+)
+def test_code_with_a_file_that_looks_like_a_secret_and_is_allowed_is_not_kept(
+    tpujob: Tpujob, name: str, text: str
+) -> None:
+    write(tpujob)
+    (tpujob.directory / "code" / name).write_text(text)
+    (tpujob.directory / "code" / ".tpujobignore").write_text(f"!{name}\n")
+    assert tpujob("run", tpujob.job(JOB)).returncode == 0
+    assert shown(tpujob, "same")["made"]["code"]["not_kept"] == f"has a secret in {name}"
+    with tarfile.open(Path(runs(tpujob)[0]["directory"]) / made.ARCHIVE) as archive:
+        assert not any(member.name.endswith(name) for member in archive)
+    done = tpujob("run", "--again", "same", env={"DB_PASSWORD": "hunter22"})
+    assert done.returncode == 0 and "the code where it was, unchanged" in done.stderr, done.text
+
+
+def test_a_run_of_another_cloud_than_that_of_the_command_is_repeated_where_the_command_says(tpujob: Tpujob) -> None:
+    write(tpujob)
+    assert tpujob("run", tpujob.job(JOB), "--cloud", "emulated").returncode == 0
+    (run,) = runs(tpujob)
+    google = {"TPUJOB_CLOUD": "google", "TPUJOB_PROJECT": "of-theirs", "DB_PASSWORD": "hunter22"}
+    with tpujob.creating_nothing():
+        done = tpujob("run", "--again", "same", env=google)
+    assert done.returncode == 64, done.text
+    assert f"{run['run']} (same) ran on the emulated cloud, and --again would run it on the google cloud" in done.stderr
+    assert "`--cloud emulated` or `--cloud google`" in done.stderr
+    again = tpujob("run", "--again", "same", "--cloud", "emulated", env=google)
+    assert again.returncode == 0 and "worker0 | old as it is 8\n" in again.stdout, again.text
+
+
+def test_a_run_of_no_cloud_of_the_command_is_repeated_whatever_that_is(tpujob: Tpujob) -> None:
+    write(tpujob)
+    job = JOB.replace("tpu: {zone: us-central1-a}", "on: local").replace("DB_PASSWORD: hunter22, ", "")
+    assert tpujob("run", tpujob.job(job)).returncode == 0
+    done = tpujob("run", "--again", "same", env={"TPUJOB_CLOUD": "google", "TPUJOB_PROJECT": "of-theirs"})
+    assert done.returncode == 0 and "worker0 | old as it is 0\n" in done.stdout, done.text
+
+
+@pytest.mark.ci
+def test_versions_count_as_those_of_then_where_tpujob_has_chosen_them(tpujob: Tpujob) -> None:
+    wheel(tpujob.directory / "wheels", "alpha", "2.5")
+    write(tpujob)
+    (tpujob.directory / "requirements.txt").write_text("alpha\n-c own.txt\n")
+    (tpujob.directory / "own.txt").write_text("beta==1.0\n")
+    job = JOB.replace("DB_PASSWORD: hunter22", f"PIP_NO_INDEX: '1', PIP_FIND_LINKS: 'file://{tpujob.directory}/wheels'")
+    assert tpujob("run", tpujob.job(f"{job}requirements: requirements.txt\n")).returncode == 0
+    about = Path(runs(tpujob)[0]["directory"]) / made.NAME
+    done = tpujob("run", "--again", "same", "--set", "command=exit 3")
+    assert " · the versions of then\n" in done.stderr, done.text
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"lock": None}))
+    done = tpujob("run", "--again", about.parent.name[-10:], "--set", "command=exit 3")
+    assert " · versions are chosen anew: none were chosen here then\n" in done.stderr, done.text
 
 
 def test_the_repository_the_packages_and_the_host_are_shown(tpujob: Tpujob) -> None:

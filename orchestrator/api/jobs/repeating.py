@@ -34,6 +34,8 @@ from orchestrator.system import private_files, trees, whole_file
 from orchestrator.text.redaction import Redactor, is_secret_name
 from orchestrator.text.terminal import printable
 from orchestrator.text.units import format_size
+from orchestrator.traits import traits_of, traits_on
+from orchestrator.vm.files.sensitive import may_hold_secret, secret_by_content, secret_by_name
 
 if TYPE_CHECKING:
     from orchestrator.api.session.session import Session
@@ -109,11 +111,15 @@ def _why_not_kept(own: Manifest, shipment: Shipment | None, secrets: Redactor) -
     if own.size_bytes > MOST_BYTES:
         return f"is more than {format_size(MOST_BYTES)}"
     for each in own.files:
+        where = f"has a secret in {printable(each.path)}"
+        if each.size_bytes and secret_by_name(each.path):  # it is shipped, since a .tpujobignore allows it
+            return where
         if shipment is None or not 0 < each.size_bytes <= MOST_LOOKED_AT_BYTES:
             continue
         content = shipment.contents[each.sha256].read_bytes()
-        if secrets.hide_bytes(content) is not content:
-            return f"has a secret in {printable(each.path)}"
+        looks_so = may_hold_secret(each.path, each.size_bytes) and secret_by_content(content)
+        if looks_so or secrets.hide_bytes(content) is not content:
+            return where
     return ""
 
 
@@ -163,7 +169,12 @@ def load(session: Session, text: str, overrides: Sequence[Override] = ()) -> Che
     if made.code is not None and made.code.not_kept:
         _link_to_original(session, spec, path, made.code, run.id)
     spec = _changed(spec, overrides) if overrides else spec
-    session.reporter.notice("again", _told(run.id, made, spec, path))
+    then, now = run.cloud, session.target.kind
+    decides = traits_of(then).by_target and traits_on(spec.on).by_target
+    if decides and then != now and not session.cloud_is_named:
+        what = f"{run.id} ({run.name}) ran on the {then} cloud, and --again would run it on the {now} cloud"
+        raise UserError(what, hint=f"say which it is to be: `--cloud {then}` or `--cloud {now}`")
+    session.reporter.notice("again", _told(run.id, made, spec))
     return CheckedJob(spec, path, run.id, scratch)
 
 
@@ -208,17 +219,16 @@ def _places(spec: JobSpec) -> tuple[object, ...]:
     return spec.code, spec.requirements, spec.train.data_dir if spec.train is not None else None
 
 
-def _told(run: str, made: Made, spec: JobSpec, path: Path) -> str:
+def _told(run: str, made: Made, spec: JobSpec) -> str:
     parts = [f"from {run}"]
     if made.code is not None:
         commit = made.git.commit[:7] if made.git is not None else ""
         about = ", ".join(filter(None, [f"commit {commit}" if commit else "", made.git.changes if made.git else ""]))
         where = "code as shipped then" if not made.code.not_kept else "the code where it was, unchanged"
         parts.append(f"{where}{f' ({about})' if about else ''}")
-    pins = path.parent / snapshot.CONSTRAINTS
     if spec.requirements is not None:
-        has_lock = pins.is_file() and "==" in pins.read_text(errors="replace")
-        parts.append("the versions of then" if has_lock else "versions are chosen anew: none were chosen here then")
+        anew = "versions are chosen anew: none were chosen here then"
+        parts.append("the versions of then" if made.lock_sha256 else anew)
     if made.tpujob != orchestrator.__version__:
         parts.append(f"by tpujob {orchestrator.__version__}, not {made.tpujob or 'that of then'}")
     return " · ".join(parts)

@@ -128,7 +128,9 @@ def git_of(session: Session, spec: JobSpec, path: Path, manifest: Manifest) -> d
     """Return the state of the repository of the code, as JSON values; that of an unpacked archive is the one that it has."""
     if path.parent.is_relative_to(session.directory):
         return artifact_files.read_object(path.parent / GIT, MOST_TEXT_BYTES) or None
-    names = {each.path for each in manifest.files} if spec.code is not None else set()
+    names = {each.path for each in manifest.files if spec.code is not None}
+    if spec.train is not None and spec.train.data_dir is not None:  # which is beside the code
+        names = {name for name in names if not name.startswith("data/")}
     found = git_state.read(path.parent / (spec.code or ""), names, session.reporter.secrets.hide_bytes)
     return None if found is None else cast("dict[str, Any]", session.reporter.secrets.hide_all(asdict(found)))
 

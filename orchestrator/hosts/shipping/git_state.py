@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.hosts.shipping.git_files import Repository, Tracked
-from orchestrator.vm.files.sensitive import secret_by_name
+from orchestrator.hosts.shipping.git_files import Repository
+from orchestrator.hosts.shipping.ignore import Rules
+from orchestrator.vm.files.sensitive import LOOK_BYTES, may_hold_secret, secret_by_content, secret_by_name
 
 WITHIN_S = 10.0  # for each question
 MOST_PATCH_BYTES = 1 << 20
@@ -27,14 +28,14 @@ MARGIN_BYTES = 64 << 10  # read beyond that, so that a secret is whole when it i
 MOST_BYTES = 4 << 20  # of the other answers
 MOST_NAMES = 1000
 # Whatever the repository says.
-SAFE = (
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "protocol.allow=never",
-    "color.ui=false",
-    "core.quotePath=false",
-)
-_FILTER = re.compile(r"filter\.(?P<name>.+)\.[a-z]+", re.S)
+SAFE: tuple[str, ...] = ("safe.bareRepository=explicit", "core.fsmonitor=false", "core.hooksPath=/dev/null")
+SAFE += ("core.quotePath=false", "diff.autoRefreshIndex=true", "diff.relative=false", "diff.suppressBlankEmpty=false")
+ENVIRON = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_REPLACE_OBJECTS": "1", "LC_ALL": "C"}
+# `protocol.ext.allow` of a repository is stronger than a `protocol.allow` from here, and not than the variable.
+ENVIRON |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+PATCH: tuple[str, ...] = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "-U3", "-O/dev/null")
+PATCH += ("--inter-hunk-context=0", "--src-prefix=a/", "--dst-prefix=b/")
+_FILTER = re.compile(r"filter\.(?P<name>.*)\.[a-z]+", re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class GitState:
     """`branch` is empty for a detached head, `commit` before the first one. Paths are relative to the top of the repository.
 
     `dirty` files differ from the commit, and the patch says how; `untracked` files are shipped and not tracked. `cut`: the
-    patch is not whole. `withheld`: files that look like secrets, of which the patch says nothing.
+    patch is not whole. `withheld`: files of which it says nothing: they look like secrets, or a .tpujobignore leaves them out.
     """
 
     commit: str
@@ -63,10 +64,12 @@ def read(directory: Path, shipped: Collection[str], hide: Callable[[bytes], byte
     repository, program = Repository.holding(directory), shutil.which("git")
     if repository is None or program is None:
         return None
-    ask = _Git(os.path.abspath(program), repository.top, directory)  # noqa: PTH100 - a name, not what a link leads to
+    ask = _Git(os.path.abspath(program), repository)  # noqa: PTH100 - a name, not what a link leads to
     if not ask.disarm():
         return None
-    status = ask(["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames", *_BELOW])
+    below = directory.relative_to(repository.top).as_posix()
+    within = ("--ignore-submodules=all", "--", f":(literal){below}" if below != "." else below)
+    status = ask(["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames", *within])
     if status is None:
         return None
     heads, dirty = dict[str, str](), list[str]()
@@ -77,63 +80,66 @@ def read(directory: Path, shipped: Collection[str], hide: Callable[[bytes], byte
         elif line[:1] in ("1", "u"):
             dirty.append(line.split(" ", 8 if line[0] == "1" else 10)[-1])
     commit, branch = heads.get("oid", ""), heads.get("head", "")
-    withheld = tuple(path for path in dirty if secret_by_name(path) is not None)
-    patch, is_cut = b"", False
+    prefix = "" if below == "." else f"{below}/"
+    try:
+        rules = Rules.at(directory, gitignore=True)
+        verdicts = {path: rules.verdict_of(directory, path.removeprefix(prefix))[0] for path in dirty[:MOST_NAMES]}
+    except UserError:  # for which the code is not shipped either
+        return None
+    withheld = [path for path, verdict in verdicts.items() if verdict.is_final or _looks_secret(ask, path)]
+    patch, is_cut = b"", len(dirty) > MOST_NAMES
     if dirty and commit != "(initial)":
-        left_out = [f":(top,exclude,literal){path}" for path in withheld]
-        plain = ("--no-ext-diff", "--no-textconv", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/")
-        found = ask(["diff", *plain, "HEAD", *_BELOW, *left_out], most=MOST_PATCH_BYTES + MARGIN_BYTES)
+        left_out = [f":(exclude,literal){path}" for path in (*withheld, *dirty[MOST_NAMES:])]
+        found = ask(["diff", *PATCH, "HEAD", *within, *left_out], cut_at=MOST_PATCH_BYTES + MARGIN_BYTES)
         patch = hide(found or b"")
-        is_cut = found is None or len(patch) > MOST_PATCH_BYTES or len(found) >= MOST_PATCH_BYTES + MARGIN_BYTES
+        is_cut |= found is None or len(patch) > MOST_PATCH_BYTES or len(found) >= MOST_PATCH_BYTES + MARGIN_BYTES
         if len(patch) > MOST_PATCH_BYTES:
             patch = patch[: patch.rfind(b"\n", 0, MOST_PATCH_BYTES) + 1]
+    submodules = tuple(f"{name}/" for name, is_submodule in rules.indexes[repository.top] if is_submodule)
+    paths = (f"{prefix}{name}" for name in sorted(shipped) if name not in rules.tracked[0].files)
+    untracked = [path for path in paths if not path.startswith(submodules)]
     return GitState(
         commit if commit != "(initial)" else "",
         branch if branch != "(detached)" else "",
-        tuple(map(_shown, dirty[:MOST_NAMES])),
-        tuple(map(_shown, _untracked(repository, directory, shipped)[:MOST_NAMES])),
+        _shown(dirty),
+        _shown(untracked),
         patch.decode(errors="replace"),
         is_cut,
-        tuple(map(_shown, withheld[:MOST_NAMES])),
+        _shown(withheld),
     )
 
 
-_BELOW = ("--ignore-submodules=all", "--", ".")
+def _looks_secret(ask: _Git, path: str) -> bool:
+    """Return whether a file looks like a secret: by its name, or by what is in it, now or in the commit."""
+    if secret_by_name(path) is not None or not may_hold_secret(path, 1):
+        return secret_by_name(path) is not None
+    before, now = ask(["cat-file", "blob", f"HEAD:{path}"], cut_at=LOOK_BYTES, codes=(0, 128)), b""  # 128: it is new
+    file = ask.repository.top / path
+    with suppress(OSError):
+        if not file.is_symlink() and file.is_file():
+            with file.open("rb") as opened:
+                now = opened.read(LOOK_BYTES)
+    return before is None or any(map(secret_by_content, (before, now)))
 
 
-def _untracked(repository: Repository, directory: Path, shipped: Collection[str]) -> list[str]:
-    below = directory.relative_to(repository.top.resolve()).as_posix()
-    try:
-        tracked = Tracked.of(repository.tracked(), below, "")
-    except UserError:  # of an index that cannot be read; git may be able to
-        return []
-    prefix = "" if below == "." else f"{below}/"
-    return [f"{prefix}{name}" for name in sorted(shipped) if name not in tracked.files]
-
-
-def _shown(path: str) -> str:
-    return path.encode(errors="replace").decode()
+def _shown(paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(path.encode(errors="replace").decode() for path in paths[:MOST_NAMES])
 
 
 class _Git:
     """Asks about one work tree, with nothing of its configuration that would run a program."""
 
-    def __init__(self, program: str, top: Path, directory: Path) -> None:
-        self.program, self.top, self.directory = program, top, directory
+    def __init__(self, program: str, repository: Repository) -> None:
+        self.program, self.repository = program, repository
         self.settings = list(SAFE)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "SSH_ASKPASS"))}
-        self.environ = {
-            **kept,
-            "GIT_OPTIONAL_LOCKS": "0",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_NO_LAZY_FETCH": "1",
-            "GIT_NO_REPLACE_OBJECTS": "1",
-            "GIT_PAGER": "cat",
-            "LC_ALL": "C",
-        }
+        own = ("GIT_", "SSH_ASKPASS")
+        self.environ = {name: value for name, value in os.environ.items() if not name.startswith(own)} | ENVIRON
 
     def disarm(self) -> bool:
-        """Turn off the filters of files that are configured; return whether that can be done."""
+        """Turn off the filters of files that are configured; return whether that can be done, for this very repository."""
+        where = self(["rev-parse", "--absolute-git-dir"])
+        if where is None or Path(os.fsdecode(where[:-1])).resolve() != self.repository.directory.resolve():
+            return False  # such as a bare repository among the files: its configuration would count
         found = self(["config", "--name-only", "-z", "--get-regexp", r"^filter\."], codes=(0, 1))
         if found is None:
             return False
@@ -144,13 +150,13 @@ class _Git:
             self.settings += [f"filter.{name}.{key}={value}" for key, value in keys]
         return True
 
-    def __call__(self, words: Sequence[str], *, most: int = MOST_BYTES, codes: tuple[int, ...] = (0,)) -> bytes | None:
-        """Return the answer, of more than `most` bytes the first ones; None for none in time."""
+    def __call__(self, words: Sequence[str], *, cut_at: int = 0, codes: tuple[int, ...] = (0,)) -> bytes | None:
+        """Return the answer, or its first `cut_at` bytes; None for none in time, and for a longer one that is not to be cut."""
         settings = [word for each in self.settings for word in ("-c", each)]
         try:
             process = subprocess.Popen(
-                [self.program, "--no-pager", f"--work-tree={self.top}", *settings, *words],
-                cwd=self.directory,
+                [self.program, "--no-pager", f"--work-tree={self.repository.top}", *settings, *words],
+                cwd=self.repository.top,  # below, git would take a bare repository for its own
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -171,10 +177,10 @@ class _Git:
         try:
             with process:
                 assert process.stdout is not None
-                found = process.stdout.read(most)
+                found = process.stdout.read(most := cut_at or MOST_BYTES)
                 if len(found) == most:
                     end()
-                    return found
+                    return found if cut_at else None
         finally:
             timer.cancel()
         return found if process.returncode in codes else None

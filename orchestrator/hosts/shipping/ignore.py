@@ -173,7 +173,8 @@ class Rules:
         rules, verdict, below, decided_at = self, Verdict(), "", ""
         for part in path.split("/"):
             entry = root / below / part
-            name = f"{below}{part}{'/' * (entry.is_dir() and not entry.is_symlink())}"
+            name = f"{below}{part}"  # of what is gone, all but the last are directories
+            name += "/" * (not entry.is_symlink() and (name != path or entry.is_dir()))
             before, verdict = verdict, rules.judged(entry, name, inherited=verdict)
             if verdict.left_out and not before.left_out:
                 decided_at = name

@@ -26,7 +26,7 @@ class GitState:
     """The repository of the code when the run began; `commit` and `branch` are empty where there was none.
 
     Paths are relative to its top. `dirty` files differed from the commit, `untracked` ones were shipped and not tracked,
-    `withheld` ones look like secrets, so that the patch says nothing of them. `cut`: the patch is not whole.
+    the patch says nothing of `withheld` ones: they look like secrets, or are not shipped. `cut`: the patch is not whole.
     """
 
     commit: str

@@ -47,7 +47,7 @@ def _differing(git: made.GitState) -> list[tuple[str, str]]:
     kinds = (
         (git.dirty, "changed"),
         (git.untracked, "not in git"),
-        (git.withheld, "left out of the patch: may be a secret"),
+        (git.withheld, "left out of the patch: not shipped, or may be a secret"),
     )
     return [(path, how) for paths, how in kinds for path in paths]
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from orchestrator.api.jobs.job import Job, Limits, Tpu, spec_and_path
-from orchestrator.api.jobs.snapshot import pack, unpack
+from orchestrator.api.jobs.snapshot import git_of, pack, shipped, unpack
 from orchestrator.api.session.session import Session
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.hosts.shipping.shipment import Shipment
 from orchestrator.hosts.shipping.store import Manifest
 from orchestrator.job import sweep
 from orchestrator.job.job_spec import JobSpec, from_values, load
@@ -58,12 +59,15 @@ class World:
         assert there[0].model_fields_set == spec.model_fields_set
         return there
 
-    def shipped(self, spec: JobSpec, path: Path) -> Manifest:
+    def shipment(self, spec: JobSpec, path: Path) -> Shipment:
         code.check_directories(spec, path)
         with ExitStack() as stack:
             shipment = code.shipment_of(self.session, code.survey_of(self.session, spec, path), stack)
         assert shipment is not None
-        return shipment.manifest
+        return shipment
+
+    def shipped(self, spec: JobSpec, path: Path) -> Manifest:
+        return self.shipment(spec, path).manifest
 
     def content(self) -> bytes:
         return gzip.decompress(self.archive.read_bytes())
@@ -294,6 +298,15 @@ def test_versions_that_cannot_be_chosen_are_left_to_the_workers_and_that_is_said
     assert "so the workers choose them" in " ".join(said)
     asked = requirements.read(spec, path)
     assert (asked.requirements, asked.constraints) == ("alpha\n", "")
+
+
+def test_the_data_of_a_training_is_not_code_that_is_missing_in_git(world: World) -> None:
+    world.write({"src/mine.py": "1", "src/new.py": "1", "elsewhere/x.idx": "1", "src/.gitignore": "\n"})
+    spec, path = world.job("code: src\ntrain: {dataset: idx, data_dir: elsewhere}\n")
+    for words in (("init", "-q"), ("add", "src/mine.py", "src/.gitignore")):
+        subprocess.run(["git", *words], cwd=world.directory, check=True)
+    found = git_of(world.session, spec, path, shipped(spec, path, world.shipment(spec, path)))
+    assert found is not None and found["untracked"] == ["src/new.py"]
 
 
 # -- hostile archives --------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The state of a repository: what git says of it, and nothing that the repository would have run."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,29 @@ class Repository:
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "code")
+
+
+class Programs:
+    """Programs that leave a mark where they were run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.marks = directory, directory / "ran"
+        self.marks.mkdir()
+
+    def __call__(self, name: str) -> str:
+        path = self.directory / f"run-{name}"
+        path.write_text(f"#!/bin/sh\ntouch {self.marks}/{name}\ncat\n")
+        path.chmod(0o755)
+        return str(path)
+
+    @property
+    def ran(self) -> list[str]:
+        return [each.name for each in self.marks.iterdir()]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Programs:
+    return Programs(tmp_path)
 
 
 def found(state: GitState | None) -> GitState:
@@ -111,13 +135,7 @@ def test_a_git_that_does_not_answer_in_time_is_ended_and_nothing_is_said(
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_nothing_that_the_repository_names_is_run(repository: Repository, tmp_path: Path) -> None:
-    marks = tmp_path / "ran"
-    marks.mkdir()
-    for name in ("external", "textconv", "clean", "process", "monitor", "hook", "pager"):
-        program = tmp_path / f"run-{name}"
-        program.write_text(f"#!/bin/sh\ntouch {marks}/{name}\ncat\n")
-        program.chmod(0o755)
+def test_nothing_that_the_repository_names_is_run(repository: Repository, program: Programs) -> None:
     repository.commit(
         a_txt="1\n", b_dat="1\n", c_bin="1\n", _gitattributes="*.txt diff=own\n*.dat filter=own\n*.bin filter=two\n"
     )
@@ -126,15 +144,110 @@ def test_nothing_that_the_repository_names_is_run(repository: Repository, tmp_pa
         "filter.own.clean": "clean", "filter.two.process": "process", "core.fsmonitor": "monitor",
         "core.pager": "pager", "filter.own.required": "", "filter.two.required": "",
     }.items():  # fmt: skip
-        repository.git("config", key, str(tmp_path / f"run-{name}") if name else "true")
+        repository.git("config", key, program(name) if name else "true")
     hooks = repository.top / ".git" / "hooks"
     hooks.mkdir(exist_ok=True)
     for hook in ("post-index-change", "fsmonitor-watchman", "pre-commit"):
-        (hooks / hook).symlink_to(tmp_path / "run-hook")
+        (hooks / hook).symlink_to(program("hook"))
     repository.write(a_txt="2\n", b_dat="2\n", c_bin="2\n")
     state = found(repository.state())
     assert state.dirty == ("a.txt", "b.dat", "c.bin") and state.patch.count("+2\n") == 3
-    assert list(marks.iterdir()) == []
+    assert program.ran == []
+
+
+def test_a_filter_with_no_name_is_not_run(repository: Repository, program: Programs) -> None:
+    repository.commit(a_txt="1\n", _gitattributes="*.txt filter=\n")
+    with (repository.top / ".git" / "config").open("a") as config:
+        config.write(f'[filter ""]\n clean = {program("clean")}\n process = {program("process")}\n')
+    repository.write(a_txt="2\n")
+    assert found(repository.state()).dirty == ("a.txt",) and program.ran == []
+
+
+def test_git_is_not_asked_where_its_configuration_is_too_long_to_be_read(
+    repository: Repository, program: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_state, "MOST_BYTES", 5000)
+    repository.commit(a_txt="1\n", _gitattributes="*.txt filter=evil\n")
+    with (repository.top / ".git" / "config").open("a") as config:
+        config.write('[filter "a"]\n' + "x = 1\n" * 1000 + f'[filter "evil"]\n clean = {program("clean")}\n')
+    repository.write(a_txt="2\n")
+    assert repository.state() is None and program.ran == []
+
+
+def bare(directory: Path, program: Programs) -> Repository:
+    """A bare repository whose work tree is where its own files are, and whose filter leaves a mark."""
+    inner = Repository(directory)
+    inner.commit(a_txt="1\n", _gitattributes="*.txt filter=evil\n")
+    inner.git("config", "filter.evil.clean", program("clean"))
+    inner.git("config", "core.fsmonitor", program("monitor"))
+    for each in (directory / ".git").iterdir():
+        each.rename(directory / each.name)
+    (directory / ".git").rmdir()
+    inner.write(a_txt="2\n")
+    return inner
+
+
+def test_a_bare_repository_among_the_files_is_not_taken_for_that_of_the_code(
+    repository: Repository, program: Programs
+) -> None:
+    bare(repository.top / "code", program)
+    commit = repository.commit(other="1")
+    (repository.top / "code" / "a.txt").write_text("3\n")
+    state = found(repository.state("code"))
+    assert (state.commit, state.dirty, program.ran) == (commit, ("code/a.txt",), [])
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_git_is_not_asked_where_it_takes_another_repository_than_the_one_of_the_code(
+    repository: Repository, program: Programs, monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    if not knows:  # git before 2.38
+        monkeypatch.setattr(git_state, "SAFE", tuple(each for each in git_state.SAFE if "bareRepository" not in each))
+    bare(repository.top / "bare", program)
+    repository.write(plain__a="1\n")
+    repository.commit(other="1")
+    for name in ("bare", "plain"):
+        (repository.top / name / ".git").mkdir()  # empty, so git goes on to look elsewhere
+        assert repository.state(name) is None
+    assert program.ran == []
+
+
+def test_what_a_partial_clone_lacks_is_not_fetched_by_a_program_that_it_names(
+    repository: Repository, program: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit(a_py="1\n")
+    older = tmp_path / "older" / "git"  # it does not know the variable
+    older.parent.mkdir()
+    older.write_text(f'#!/bin/sh\nunset GIT_NO_LAZY_FETCH\nexec {shutil.which("git")} "$@"\n')
+    older.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{older.parent}:{os.environ['PATH']}")
+    blob = repository.git("rev-parse", "HEAD:a.py").strip()
+    (repository.top / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    for key, value in {
+        "core.repositoryformatversion": "1", "extensions.partialClone": "origin", "remote.origin.promisor": "true",
+        "remote.origin.url": f"ext::{program('ext')}", "protocol.ext.allow": "always",
+    }.items():  # fmt: skip
+        repository.git("config", key, value)
+    repository.write(a_py="2\n")
+    state = found(repository.state())
+    assert (state.dirty, state.patch, state.cut, program.ran) == (("a.py",), "", True, [])
+
+
+def test_the_patch_does_not_depend_on_the_configuration(repository: Repository) -> None:
+    lines = [f"{number}\n" if number % 4 else "\n" for number in range(40)]
+    repository.commit(src__a="".join(lines), src__b="1\n")
+    repository.write(src__a="".join(lines).replace("9\n", "nine\n"), src__b="2\n")
+    (repository.top / "order").write_text("*b\n")
+    before = found(repository.state("src")).patch
+    for key, value in {
+        "diff.relative": "true", "diff.context": "0", "diff.interHunkContext": "20", "diff.noprefix": "true",
+        "diff.mnemonicPrefix": "true", "color.diff": "always", "color.ui": "always", "diff.orderFile": "order",
+        "diff.suppressBlankEmpty": "true", "diff.autoRefreshIndex": "false", "diff.colorMoved": "zebra",
+        "diff.submodule": "log", "diff.wsErrorHighlight": "all", "diff.external": "false", "diff.renames": "copies",
+    }.items():  # fmt: skip
+        repository.git("config", key, value)
+    assert found(repository.state("src")).patch == before
+    assert before.count("@@ ") == 5 and "a/src/a" in before
 
 
 def test_the_variables_of_git_of_the_caller_point_it_to_no_other_repository(
@@ -166,6 +279,66 @@ def test_no_secret_is_in_the_patch(repository: Repository) -> None:
     assert "other-value" not in state.patch and state.withheld == (".env",) == state.dirty[:1]
 
 
+KEYS = {"_npmrc": "//x/:_authToken=", "k_yaml": "client-key-data: ", "sa_json": '{"type": "authorized_user"}\n'}
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+def test_files_that_look_like_secrets_by_what_is_or_was_in_them_are_not_in_the_patch(
+    repository: Repository, is_before: bool
+) -> None:
+    secret, harmless = ({name: text + "s3cr3t\n" for name, text in KEYS.items()}, dict.fromkeys(KEYS, "plain\n"))
+    repository.commit(a_json="1\n", **(secret if is_before else harmless))
+    repository.write(a_json="2\n", **(harmless if is_before else secret))
+    state = found(repository.state())
+    assert state.withheld == (".npmrc", "k.yaml", "sa.json") and state.dirty == (
+        ".npmrc",
+        "a.json",
+        "k.yaml",
+        "sa.json",
+    )
+    assert "s3cr3t" not in state.patch and "+2\n" in state.patch
+
+
+def test_new_and_removed_files_are_looked_into_for_secrets_and_a_link_is_not_followed(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit(gone_pem="-----BEGIN PRIVATE KEY-----\n", link_yaml="1\n", plain_txt="1\n")
+    for name in ("gone.pem", "link.yaml", "plain.txt"):
+        (repository.top / name).unlink()
+    (tmp_path / "other").write_text("client-key-data: x")
+    (repository.top / "link.yaml").symlink_to(tmp_path / "other")
+    repository.write(new_key="-----BEGIN PRIVATE KEY-----\n", new_json="{}\n")
+    repository.git("add", "-A")
+    state = found(repository.state())
+    assert state.withheld == ("gone.pem", "new.key") and "PRIVATE" not in state.patch
+    assert all(name in state.patch for name in ("link.yaml", "new.json", "plain.txt"))
+
+
+def test_what_is_tracked_and_a_tpujobignore_leaves_out_is_not_in_the_patch(repository: Repository) -> None:
+    repository.commit(
+        code__notes="1\n", code__own__a="1\n", code__gone__a="1\n", code__gone__b="1\n", code__a_log="1\n"
+    )
+    repository.write(code___tpujobignore="/notes\nown/\ngone/\n!gone/b\n", code___gitignore="*.log\n")
+    repository.write(code__notes="2\n", code__own__a="2\n", code__a_log="2\n")
+    shutil.rmtree(repository.top / "code" / "gone")
+    state = found(repository.state("code"))
+    assert state.withheld == ("code/gone/a", "code/notes", "code/own/a")
+    assert [line[10:] for line in state.patch.splitlines() if line.startswith("diff")] == [
+        " a/code/a.log b/code/a.log", " a/code/gone/b b/code/gone/b",
+    ]  # fmt: skip
+
+
+def test_of_many_changed_files_the_first_ones_are_in_the_patch_and_that_is_said(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_state, "MOST_NAMES", 2)
+    repository.commit(a="1\n", b="1\n", _env="1\n", z_env="1\n")
+    repository.write(a="2\n", b="2\n", _env="2\n", z_env="2\n")
+    state = found(repository.state())
+    assert (state.dirty, state.withheld, state.cut) == ((".env", "a"), (".env",), True)
+    assert state.patch.count("diff --git") == 1 and "a/a b/a" in state.patch
+
+
 def test_names_that_are_not_utf_8_can_be_written_down(repository: Repository) -> None:
     repository.commit(a="1")
     path = os.fsencode(repository.top) + b"/\xff name\n"
@@ -183,4 +356,5 @@ def test_a_submodule_is_not_looked_into(repository: Repository, tmp_path: Path) 
     repository.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(other.top), "sub")
     repository.git("commit", "-q", "-m", "x")
     (repository.top / "sub" / "b").write_text("2")
-    assert found(repository.state()).dirty == ()
+    state = found(repository.state(shipped=("a", "sub/b", "sub/new", "subtle")))
+    assert (state.dirty, state.untracked) == ((), ("subtle",))
