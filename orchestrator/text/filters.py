@@ -3,7 +3,8 @@
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -15,7 +16,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-CONDITION = re.compile(r"\s*([\w.-]+)\s*(>=|<=|!=|=|>|<)\s*(.*?)\s*", re.DOTALL)
+CONDITION = re.compile(r"\s*([\w.-]*)\s*(>=|<=|!=|==?|>|<)\s*(?P<quote>[\"']?)(.*?)(?P=quote)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class Condition:
         if not self.key:
             return any(self.value.lower() in str(each).lower() for each in row.values() if each is not None)
         found = row.get(self.key)
+        if isinstance(found, tuple):  # the names that something has
+            is_one = [replace(self, compare="=").holds({self.key: each}) for each in found]
+            return any(is_one) is (self.compare == "=")
         wanted = _number(self.value)
         if wanted is not None and (number := _number(found)) is not None:
             return OPERATORS[self.compare](number, wanted)
@@ -45,9 +49,13 @@ def parse(text: str, keys: Collection[str]) -> Condition:
     found = CONDITION.fullmatch(text)
     if found is None:
         return Condition("", "=", text.strip())
-    key, compare, value = found[1].lower(), found[2], found[3]
+    key, compare, value = found[1].lower(), found[2].replace("==", "="), found[4]
     if key not in keys:
-        raise ValueError(f"no column `{key}`; there are {', '.join(sorted(keys))}")
+        near = [each for each in sorted(keys) if key and each.endswith(f".{key}")] or get_close_matches(
+            key, keys, 1, 0.8
+        )
+        advice = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(keys))}"
+        raise ValueError(f"no column `{key}`; {advice}")
     if compare not in ("=", "!=") and _number(value) is None:
         raise ValueError(f"`{compare}` compares with a number, and `{value}` is none")
     return Condition(key, compare, value)

@@ -123,17 +123,17 @@ def test_a_slice_of_up_is_a_row(tpujob: Tpujob) -> None:
 class Top:
     """`tpujob top` on a terminal of its own, with 80 columns."""
 
-    def __init__(self, cli: Tpujob) -> None:
+    def __init__(self, cli: Tpujob, *options: str, begins: str = ENTER) -> None:
         self.ours, self.terminal = pty.openpty()
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(self.terminal)
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), self.terminal)
         env = {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "", "LINES": ""}
         self.process = cli.start(
-            "top", env=env, start_new_session=True, preexec_fn=take_terminal, text=False, **streams
+            "top", *options, env=env, start_new_session=True, preexec_fn=take_terminal, text=False, **streams
         )
         self.seen = b""
-        self.read(ENTER)
+        self.read(begins)
 
     def read(self, word: str) -> None:
         """Read on to these characters."""
@@ -176,6 +176,14 @@ def tops(tpujob: Tpujob) -> Iterator[list[Top]]:
     yield made
     for each in made:
         each.close()
+
+
+def test_a_condition_that_no_row_can_meet_is_refused_before_the_terminal_is_taken(
+    tpujob: Tpujob, run: subprocess.Popen[str]
+) -> None:
+    refused = Top(tpujob, "--filter", "nope=1", begins="no column `nope`")
+    assert refused.process.wait(HANG_S) == 64 and ENTER.encode() not in refused.seen
+    refused.close()
 
 
 def test_two_of_them_follow_a_run_by_keys_and_leave_their_terminals_as_they_were(

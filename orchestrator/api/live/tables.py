@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog
 from orchestrator.report.files.metrics import figure_text
-from orchestrator.report.rows.layout import format_cost
+from orchestrator.report.rows.layout import format_cost, run_name
 from orchestrator.text.units import clock, format_usd, rough_duration
 from orchestrator.traits import is_emulated
 
@@ -24,22 +25,35 @@ ALIASES = {
     "cpu": "cpu_percent", "cost": "usd_so_far", "at_most": "usd_at_most", "started": "started_at",
 }  # fmt: skip
 SORTS = ("state", "name", "type", "step", "figure", "rate", "hbm", "duty", "cost", "until", "started")
+STALE_S = 60.0  # then a row says how old its step is
 HIGHEST_FIRST = ("step", "figure", "rate", "hbm", "duty", "cost", "started")
 
 
 def values(row: TopRow) -> dict[str, Any]:
-    """Return the fields of a row, also under the heads of the table: what `--filter` and `--sort` know."""
+    """Return the fields of a row, also under the heads of the table: what `--filter` and `--sort` know.
+
+    What has several names has all of them, as a tuple.
+    """
     found = asdict(row)
-    return found | {alias: found[name] for alias, name in ALIASES.items()}
+    names, kind = (row.name, name(row)), row.accelerator_type
+    found |= {"name": names, "accelerator_type": (kind, catalog.spoken(kind)) if kind else None}
+    return found | {alias: found[each] for alias, each in ALIASES.items()}
+
+
+def name(row: TopRow) -> str:
+    """Return the name of a row in the table."""
+    return run_name(row.name, row.sweep, row.variant)
 
 
 def cells(row: TopRow, now: float) -> tuple[str, ...]:
     """Return the texts of a row, one for each of HEAD."""
 
     def percent(value: float | None) -> str:
-        return "-" if value is None else f"{value:.0f} %"
+        return "-" if value is None or row.state != "running" else f"{value:.0f} %"
 
-    name = f"{row.sweep} {row.variant}" if row.sweep and row.variant else row.name
+    step = "-" if row.step is None else f"{row.step:,}"
+    if row.ended_at is None and row.seen_at is not None and now - row.seen_at > STALE_S:
+        step += f", {rough_duration(now - row.seen_at)} ago"
     rate = "-"
     if row.rate is not None:
         rate = f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}"
@@ -48,12 +62,12 @@ def cells(row: TopRow, now: float) -> tuple[str, ...]:
     if row.ended_at is not None:
         until = f"{rough_duration(now - row.ended_at)} ago"
     return (
-        name,
+        name(row),
         row.id if row.kind != "slice" else "-",
         f"{row.kind} {row.state}" if row.kind == "slice" else row.state,
         catalog.spoken(row.accelerator_type) if row.accelerator_type else "-",
         row.zone or "-",
-        "-" if row.step is None else f"{row.step:,}",
+        step,
         figure_text(row.metric, row.value) if row.metric else "-",
         rate,
         percent(row.hbm_percent),
@@ -74,11 +88,14 @@ def sorted_by(row: TopRow) -> tuple[float | None, ...]:
 def title(top: Top, shown: int) -> str:
     """Return the line above the table: which cloud, when, how many."""
     alive = sum(row.ended_at is None for row in top.rows)
-    asked = "the API is being asked" if top.asked_at is None else f"asked the API at {clock(top.asked_at)}"
+    asked = f"asked the API at {clock(top.asked_at)}" if top.asked_at else "the API is being asked"
+    if top.asked_at is None and top.problems:
+        asked = "the API has not answered"
     count = f"{alive} go on" + (f", {shown} of {len(top.rows)} shown" if shown != len(top.rows) else "")
     return f"{'EMULATED' if is_emulated(top.cloud) else top.cloud} · {asked} · {count}"
 
 
 def remarks(rows: Sequence[TopRow]) -> list[str]:
-    """Return a sentence for each row that has one."""
-    return [f"{row.name}: {row.remark}" for row in rows if row.remark]
+    """Return a sentence for each row that has one, with its name, and its id where others have the same."""
+    named = Counter(map(name, rows))
+    return [f"{name(row)}{f' {row.id}' * (named[name(row)] > 1)}: {row.remark}" for row in rows if row.remark]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.api.session.session import Session
     from orchestrator.api.session.sweep_progress import SweepProgress, VariantState
 
-ASKED_EVERY_S = 30.0
+ASKED_EVERY_S, AGAIN_S = 30.0, 5.0  # again: after no answer
 ENDED_S = 3600.0  # for so long after its end a run stays in the table, unless all are wanted
 
 
@@ -114,6 +114,7 @@ def ask(session: Session) -> Asked:
     """Ask the API, the watchdogs and the queue; recovery included. What does not answer is one of the problems."""
     found = status.status(session)
     problems = [f"{each.project}: {each.why}" for each in found.projects if not each.complete]
+    problems += [each.summary for each in found.projects if not each.running]
     told, jobs = dict[str, Mapping[str, Any]](), tuple[Any, ...]()
     for attempt in session.ledger.attempts_open():
         if attempt.state is AttemptState.RUNNING and attempt.lease_id and not session.locks.is_locked(attempt.id):
@@ -205,7 +206,7 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
     if told:  # no process here follows it: what its files say is old
         metric, value = metrics.main_figure(told) or (metric, value)
         files, step = Newest(remark=files.remark), step_of(told.get("step")) or step
-    elif is_over:
+    elif attempt.state is not AttemptState.RUNNING:
         files = replace(files, rate=None, rate_of=None)
     number = len(session.ledger.attempts_of(run.id))
     remark = attempt.detail if is_over and attempt.state is not AttemptState.SUCCEEDED else row.remark if row else ""
@@ -304,4 +305,5 @@ class Watch:
                     self._asked = ask(session)
             except Exception as error:  # else nothing would be asked any more, and the table not say so
                 self._asked = replace(self._asked, problems=(_why(error),))
-            self._closed.wait(max(ASKED_EVERY_S - (time.monotonic() - began), 1.0))
+            every_s = AGAIN_S if self._asked.problems else ASKED_EVERY_S
+            self._closed.wait(max(every_s - (time.monotonic() - began), 1.0))

@@ -30,16 +30,9 @@ def on_terminal() -> bool:
 
 
 def print_table(
-    headers: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Collection[int] = (),
-    states: Collection[int] = (),
-    optional: Sequence[int] = (),
-    shortens: Sequence[int] = (),
-    wraps: Sequence[int] = (),
-    head_is_data: bool = False,
-) -> None:
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = (), states: Collection[int] = (),
+    optional: Sequence[int] = (), shortens: Sequence[int] = (), wraps: Sequence[int] = (), head_is_data: bool = False,
+) -> None:  # fmt: skip
     """Print a table. Columns are counted from 0.
 
     `right`: aligned right. `states`: colored by what they say. Where the terminal is too narrow, `optional` columns are left
@@ -69,13 +62,9 @@ def table_lines(
 
 
 def fit(
-    rows: Sequence[Sequence[str]],
-    width: int,
-    *,
-    optional: Sequence[int] = (),
-    shortens: Sequence[int] = (),
+    rows: Sequence[Sequence[str]], width: int, *, optional: Sequence[int] = (), shortens: Sequence[int] = (),
     wraps: Sequence[int] = (),
-) -> tuple[list[int], list[int]]:
+) -> tuple[list[int], list[int]]:  # fmt: skip
     """Return which columns fit into `width`, and how wide each of them is."""
     natural = [max(map(cells.cell_len, column)) for column in zip(*rows, strict=True)]
     least = list(natural)
@@ -103,15 +92,9 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _drawn(
-    head: Sequence[str],
-    body: Sequence[Sequence[str]],
-    shown: Sequence[int],
-    widths: Sequence[int],
-    *,
-    right: Collection[int],
-    states: Collection[int],
-    shortens: Collection[int],
-) -> list[str]:
+    head: Sequence[str], body: Sequence[Sequence[str]], shown: Sequence[int], widths: Sequence[int], *,
+    right: Collection[int], states: Collection[int], shortens: Collection[int],
+) -> list[str]:  # fmt: skip
     paints, lines = has_color(sys.stdout), list[str]()
     for row in (head, *body):
         styles = [BOLD if row is head else ESCAPES[color_of(row[each])] if each in states else "" for each in shown]

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api.live.tables import HEAD, HIGHEST_FIRST, RIGHT, SORTS, cells, remarks, title, values
 from orchestrator.cli.console import tables
-from orchestrator.cli.console.console import wrapped_to
 from orchestrator.cli.console.filtering import only_those
-from orchestrator.cli.console.output import console
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.api.live.top import Top, TopRow
 
 STATES = (2,)
-OPTIONAL, LAST_OPTIONAL = (10, 4, 1, 3, 7), (12, 13, 6, 11, 5)  # in this order
-SHORTENS = (7, 0, 6, 2)
+OPTIONAL = (10, 4, 1, 3, 7, 8, 9, 12, 13, 11, 5, 6)  # in this order
+SHORTENS = (0, 2)  # never a number
+ORDERS = (*SORTS, None)
 HELP = "q quit · s sort · r reverse · / filter · a all that ended · arrows scroll"
 
 
@@ -36,26 +35,14 @@ def ordered(
 
 def write(top: Top, rows: Sequence[TopRow]) -> None:
     """Print the table once."""
-    tables.print_table(
-        HEAD,
-        [cells(row, top.at) for row in rows],
-        right=RIGHT,
-        states=STATES,
-        optional=_optional(rows),
-        shortens=SHORTENS,
-    )
+    body, optional = [cells(row, top.at) for row in rows], _optional(rows)
+    tables.print_table(HEAD, body, right=RIGHT, states=STATES, optional=optional, shortens=SHORTENS)
 
 
 def _optional(rows: Sequence[TopRow]) -> tuple[int, ...]:
     """Return which columns are left out first: those in which no row has anything."""
     found = [cells(row, 0.0) for row in rows]
-    empty = [number for number in (8, 9, 10, 7, 12) if all(row[number] == "-" for row in found)]
-    return (
-        *empty,
-        *(number for number in OPTIONAL if number not in empty),
-        *(each for each in (8, 9) if each not in empty),
-        *(each for each in LAST_OPTIONAL if each not in empty),
-    )
+    return tuple(sorted(OPTIONAL, key=lambda number: any(row[number] != "-" for row in found)))
 
 
 class TopScreen:
@@ -74,7 +61,7 @@ class TopScreen:
         elif key in ("q", "interrupt"):
             return False
         elif key == "s":
-            self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)] if self.sort else SORTS[0]
+            self.sort = ORDERS[(ORDERS.index(self.sort) + 1) % len(ORDERS)]
         elif key == "r":
             self.reverse = not self.reverse
         elif key == "a":
@@ -93,8 +80,8 @@ class TopScreen:
             if key == "enter":
                 self.filters, self.problem, self.first = _conditions(self.typed), "", 0
             self.typed = None
-        elif key == "erase":
-            self.typed = self.typed[:-1]
+        elif key in ("erase", "\x15"):  # Ctrl-U
+            self.typed = self.typed[:-1] if key == "erase" else ""
         elif len(key) == 1 and key.isprintable():
             self.typed += key
 
@@ -103,29 +90,30 @@ class TopScreen:
         try:
             rows, self.problem = ordered(top.rows, self.filters, self.sort, reverse=self.reverse), ""
         except UserError as error:
-            rows, self.problem = list(top.rows), error.message
-        below = [*(f"not asked: {each}" for each in top.problems), *remarks(rows)]
-        said = [part for line in below for part in wrapped_to(console().fit(line), columns, 2)][: max(height // 4, 2)]
+            rows, self.problem = list(top.rows), error.message.partition(": ")[2]
+        below = [*(f"not known: {each}" for each in top.problems), *remarks(rows)]
+        if len(below) > (most := max(height // 4, 2)):
+            below[most - 1 :] = [f"and {len(below) - most + 1} more; `tpujob top --once` prints all"]
+        said = [_cut(line, columns) for line in below]
         room = max(height - len(said) - 5, 1)
         self.first = min(self.first, max(len(rows) - room, 0))
-        shown = rows[self.first : self.first + room]
-        body = [cells(row, top.at) for row in shown]
-        table = tables.table_lines(
-            HEAD, body, columns, right=RIGHT, states=STATES, optional=_optional(shown), shortens=SHORTENS
+        body = [cells(row, top.at) for row in rows]  # also those that are scrolled away, so that no column changes
+        optional = _optional(rows)
+        names, *lines = tables.table_lines(
+            HEAD, body, columns, right=RIGHT, states=STATES, optional=optional, shortens=SHORTENS
         )
+        table = [names, *lines[self.first :][:room]]
         empty = [] if rows else ["", "nothing goes on" if not top.rows else "no row meets the conditions"]
         order = f"by {self.sort}{', reversed' if self.reverse else ''}" if self.sort else "what goes on first"
         how = [
-            order,
-            *([f"filter {_typed(self.filters)}"] if self.filters else []),
-            *([self.problem] if self.problem else []),
-        ]
+            order, f"rows {self.first + 1} to {self.first + len(table) - 1} of {len(rows)}" if len(rows) > room else "",
+            "all that ended" if self.ended else "", f"filter {_typed(self.filters)}" if self.filters else "", self.problem,
+        ]  # fmt: skip
         foot = f"filter: {self.typed}▏ (enter; escape leaves it)" if self.typed is not None else HELP
         head = _cut(f"tpujob top · {title(top, len(rows))}", columns)
-        said = [_cut(line, columns) for line in said]
         middle = [*table, *empty, *([""] if said else []), *said][: height - 3]
         blank = [""] * (height - 3 - len(middle))
-        return [head, *middle, *blank, _cut(" · ".join(how), columns), _cut(foot, columns)]
+        return [head, *middle, *blank, _cut(" · ".join(filter(None, how)), columns), _cut(foot, columns)]
 
 
 def _typed(filters: Sequence[str]) -> str:

@@ -10,6 +10,11 @@ from orchestrator import traits
 from orchestrator.text.units import format_usd
 
 
+def run_name(name: str, sweep: str | None, variant: str | None) -> str:
+    """Return the name of a run in a table: of one of a sweep, what is different in it."""
+    return f"{sweep} {variant}" if sweep and variant else name
+
+
 def format_cost(usd: float | None, cloud: str) -> str:
     """Return what a slice or a run of this cloud costs: `$0.10`, `$0.10 emulated`, `none (local)`; `unknown` for None."""
     if not traits.traits_of(cloud).billed:

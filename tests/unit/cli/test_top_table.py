@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from orchestrator.api.live.tables import HEAD, cells
+from orchestrator.api.live.tables import HEAD, cells, remarks
 from orchestrator.api.live.top import Top, TopRow
 from orchestrator.cli.console import output
 from orchestrator.cli.console.top_table import TopScreen, ordered
@@ -98,7 +99,7 @@ def test_a_filter_is_typed_and_escape_leaves_it() -> None:
     assert shown.filters == ["job=b"] and body(shown, found) == ["b"]
     press(shown, "/", *"xyz", "escape")
     assert shown.filters == ["job=b"]
-    press(shown, "/", *" q")
+    press(shown, "/", "\x15", *"job=b q")
     assert "filter: job=b q" in shown.lines(found, 80, 24)[-1], "q is a letter of the filter"
     press(shown, "escape", "escape")
     assert shown.filters == [] and body(shown, found) == ["a", "b"]
@@ -121,7 +122,7 @@ def test_a_quote_without_its_end_is_a_part_of_what_is_looked_for() -> None:
 def test_a_condition_that_no_row_can_meet_is_named_and_hides_nothing() -> None:
     shown, found = screen(["nope=1"]), top(row("a"))
     lines = shown.lines(found, 120, 24)
-    assert "no column `nope`" in lines[-2] and "a-1" in "\n".join(lines)
+    assert "filter nope=1 · no column `nope`" in lines[-2] and "a-1" in "\n".join(lines)
 
 
 def test_arrows_scroll_as_far_as_there_are_rows() -> None:
@@ -133,7 +134,7 @@ def test_arrows_scroll_as_far_as_there_are_rows() -> None:
 def test_what_was_not_asked_and_what_is_remarked_is_below_the_table() -> None:
     found = top(row("a", remark="worker0 (1 of 1): process 7 holds a chip"), problems=("the queue: no answer",))
     text = "\n".join(screen().lines(found, 80, 24))
-    assert "not asked: the queue: no answer" in text and "a: worker0 (1 of 1): process 7 holds a chip" in text
+    assert "not known: the queue: no answer" in text and "a: worker0 (1 of 1): process 7 holds a chip" in text
 
 
 WIDE = row("訓練" * 10, metric="損失" * 20, value=0.5, state="unknown: " + "x" * 90, remark="長い" * 90)
@@ -155,8 +156,58 @@ def test_every_line_fits_the_terminal(columns: int, height: int, monkeypatch: py
 
 
 def test_a_column_in_which_no_row_has_anything_goes_first() -> None:
-    head = next(line for line in screen().lines(top(row("a", duty_percent=3.0)), 80, 24) if line.startswith("NAME"))
+    head = next(line for line in screen().lines(top(row("a", duty_percent=3.0)), 60, 24) if line.startswith("NAME"))
     assert "DUTY" in head and "HBM" not in head
+
+
+@pytest.mark.parametrize("columns", range(40, 140, 7))
+def test_a_number_is_shown_whole_or_not_at_all(columns: int) -> None:
+    sweep = {"sweep": "learning-rates", "variant": "lr=0.0003"}
+    text = "\n".join(screen().lines(top(FULL, row(metric="loss", value=6.367e-07, **sweep)), columns, 24))
+    assert "loss 6.367e-07" in text and "loss 0.25" in text and ("images/s" not in text or "1,234 images/s" in text)
+
+
+def test_a_name_is_that_of_the_table_for_conditions_and_remarks_too() -> None:
+    rows = [
+        row("s-1", sweep="s", variant="lr=1", remark="busy"),
+        row("a", remark="one"),
+        row("a", id="a-2", remark="two"),
+    ]
+    for condition in ("name=s lr=1", "name=s-1", "s lr=1"):
+        assert names(ordered(rows, [condition], None)) == ["s-1"]
+    assert remarks(rows) == ["s lr=1: busy", "a a-1: one", "a a-2: two"]
+
+
+@pytest.mark.parametrize("state", ["pending", "succeeded", "collecting"])
+def test_chips_and_processors_are_those_of_a_job_that_runs(state: str) -> None:
+    assert cells(replace(FULL, state=state), NOW)[8:11] == ("-", "-", "-")
+
+
+def test_a_step_that_is_old_says_so() -> None:
+    assert cells(row(step=44, seen_at=NOW - 90), NOW)[5] == "44, 90 s ago"
+    assert (
+        cells(row(step=44, seen_at=NOW - 9), NOW)[5]
+        == cells(row(step=44, seen_at=NOW - 90, ended_at=NOW), NOW)[5]
+        == "44"
+    )
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    lines = screen().lines(top(*(row(f"r{number}", remark="x" * 100) for number in range(30))), 80, 24)
+    assert "rows 1 to 13 of 30" in lines[-2] and "and 25 more; `tpujob top --once` prints all" in lines
+    assert "r12" in "\n".join(lines)
+
+
+def test_the_api_is_not_being_asked_once_it_has_not_answered() -> None:
+    found = replace(top(), asked_at=None)
+    assert "the API is being asked" in screen().lines(found, 120, 24)[0]
+    assert "the API has not answered" in screen().lines(replace(found, problems=("p: no answer",)), 120, 24)[0]
+
+
+def test_the_first_order_comes_back() -> None:
+    shown = screen()
+    press(shown, *"s" * 12)
+    assert shown.sort is None
 
 
 def test_a_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.text.filters import matches, parse
 
-ROW = {"name": "mnist-lr", "state": "running", "cost": 2.5, "zone": None, "step": 12}
+ROW = {"name": "mnist-lr", "state": "running", "cost": 2.5, "zone": None, "step": 12, "type": ("v5litepod-8", "v5e-8")}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,15 @@ ROW = {"name": "mnist-lr", "state": "running", "cost": 2.5, "zone": None, "step"
         ("nothing", False),
         ("12", True),
         ("name>1", False),
+        ("state==running", True),
+        ("state='running'", True),
+        ('state = "run*"', True),
+        ("type=v5e-8", True),
+        ("type=v5litepod-8", True),
+        ("type=v6e-8", False),
+        ("type!=v5e-8", False),
+        ("type!=v6e-8", True),
+        ("v5e", True),
     ],
 )
 def test_a_condition_holds_or_not(text: str, holds: bool) -> None:
@@ -45,7 +54,10 @@ def test_all_conditions_must_hold() -> None:
     assert matches([], ROW)
 
 
-@pytest.mark.parametrize("text", ["colour=red", "cost>much"])
-def test_a_condition_that_cannot_hold_is_refused_with_its_reason(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no column `colour`|`much` is none"):
-        parse(text, ROW)
+@pytest.mark.parametrize(("text", "why"), [
+    ("colour=red", "no column `colour`; there are cost, name"), ("cost>much", "`much` is none"),
+    (">3", "no column ``; there are cost"), ("nme=a", "did you mean `name`"), ("lr=1", r"did you mean `params\.lr`"),
+])  # fmt: skip
+def test_a_condition_that_cannot_hold_is_refused_with_its_reason(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse(text, [*ROW, "params.lr"])

@@ -6,7 +6,7 @@ from orchestrator.cli.console.filtering import only_those
 from orchestrator.cli.console.output import emit, emit_json, open_client
 from orchestrator.cli.console.tables import print_table
 from orchestrator.cli.options import Filters, Json
-from orchestrator.report.rows.layout import format_cost
+from orchestrator.report.rows.layout import format_cost, run_name
 from orchestrator.report.rows.whole_run import RunSummary
 from orchestrator.system.lazy import Later
 from orchestrator.text.units import format_duration, minute_clock
@@ -33,8 +33,8 @@ def list_runs(filters: Filters = None, as_json: Json = False) -> None:
     waiting = [(row, ("-", each.name, each.state, *["-"] * 5, "")) for row, each in queued]
     cells = only_those([*waiting, *((_row(run), _cells(run)) for run in runs)], filters)
     if cells:
-        # A figure is worth more than a place, which `--json` and `show` have, too.
-        print_table(HEAD, cells, right=(6,), states=(2,), optional=(4, 3), shortens=(1,), wraps=(8, 7))
+        # A figure is worth more than a place and a time, which `--json` and `show` have, too.
+        print_table(HEAD, cells, right=(6,), states=(2,), optional=(4, 3, 6, 5), shortens=(1,))
     elif runs or waiting:
         emit("no run meets the conditions")
     else:
@@ -44,12 +44,16 @@ def list_runs(filters: Filters = None, as_json: Json = False) -> None:
 def _row(run: RunSummary) -> dict[str, Any]:
     """Return the fields of a run, also under the heads of the table."""
     took = run.ended_at - run.started_at if run.ended_at else None
-    heads = {"job": run.name, "type": run.accelerator_type, "took": took, "figure": run.value, "cost": run.cost_usd}
+    heads = {"job": _names(run), "type": run.accelerator_type, "took": took, "figure": run.value, "cost": run.cost_usd}
     return run.as_json() | heads
+
+
+def _names(run: RunSummary) -> tuple[str, ...]:
+    return run_name(run.name, run.sweep, run.variant), run.name, run.sweep or run.name
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
     took = format_duration(run.ended_at - run.started_at) if run.ended_at else "-"
     figure = metrics.figure_text(run.metric, run.value) if run.metric else "-"
     place, started = (run.accelerator_type or "-", run.zone or "-"), minute_clock(run.started_at)
-    return run.run, run.name, run.state, *place, started, took, figure, format_cost(run.cost_usd, run.cloud)
+    return run.run, _names(run)[0], run.state, *place, started, took, figure, format_cost(run.cost_usd, run.cloud)

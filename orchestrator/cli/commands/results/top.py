@@ -62,12 +62,15 @@ def top(
             top_table.write(found, rows)
         else:
             emit("no row meets the conditions" if found.rows else "nothing goes on; `tpujob list` shows what ended")
-        emit_wrapped([*remarks(rows), *(f"not asked: {each}" for each in found.problems)])
+        emit_wrapped([*remarks(rows), *(f"not known: {each}" for each in found.problems)])
         return
     shown = top_table.TopScreen(filters or [], sort, ended=ended)
-    with client.watching() as watch, whole_terminal() as screen:
-        while _again(shown, screen, watch.look(ended=shown.ended)):
-            pass
+    with client.watching() as watch:
+        found = watch.look(ended=ended)
+        top_table.ordered(found.rows, filters, sort)  # raises for a condition that no row can meet
+        with whole_terminal() as screen:
+            while _again(shown, screen, found):
+                found = watch.look(ended=shown.ended)
 
 
 def _opened(address: str, path: Path) -> None:

@@ -70,7 +70,7 @@ def asked_slice(world: World, **said: Any) -> SliceRow:
 
 
 def answered(world: World, *found: SliceRow, **said: Any) -> Asked:
-    status: Any = SimpleNamespace(slices=found, projects=[SimpleNamespace(at=world.now, complete=True)])
+    status: Any = SimpleNamespace(slices=found, projects=[SimpleNamespace(at=world.now, complete=True, running=True)])
     return Asked(status, **said)
 
 
@@ -116,6 +116,15 @@ def test_of_a_run_that_no_process_follows_the_watchdog_says_the_newest(going_on:
     assert only(going_on).duty_percent == 90.0
     row = only(going_on, Asked(told={f"{going_on.run}-1": {"step": 900.0, "loss": 0.25}}))
     assert (row.step, row.value, row.rate, row.duty_percent) == (900, 0.25, None, None), "the files are old"
+
+
+def test_a_run_that_waits_for_its_next_slice_has_no_speed(tmp_path: Path) -> None:
+    world = World(tmp_path / "a")
+    first = world.begin()
+    world.lose(first, world.work(first, 100.0))
+    world.metrics([{"step": 5, "images_per_s": 200}])
+    world.begin()
+    assert (only(world).state, only(world).step, only(world).rate) == ("pending", 5, None)
 
 
 def test_a_second_attempt_is_named(tmp_path: Path) -> None:
