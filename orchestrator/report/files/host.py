@@ -90,7 +90,8 @@ def line(use: HostUse, *, emulated: bool) -> str:
 
 
 def _of_worker(directory: Path, index: int) -> _Samples | None:
-    return _read_file(directory / f"worker{index}" / "artifacts" / NAME)
+    collected, live = directory / f"worker{index}/artifacts/{NAME}", directory / f"logs/worker{index}.{NAME}"
+    return _read_file(collected) or _read_file(live)
 
 
 @remembered
