@@ -133,6 +133,7 @@ def test_a_window_of_a_desk_shows_all_columns(browser: Browser, tmp_path: Path, 
     fields: dict[str, Any] = {
         "name": "a-name-of-a-job", "accelerator_type": "v5litepod-16", "zone": "us-central1-a", "step": 12_345,
         "metric": "loss", "value": 0.25, "rate": 1200.0, "rate_of": "images", "cpu_percent": 12.0,
+        "hbm_percent": 45.0, "duty_percent": 80.0,
         "usd_so_far": 1.5, "usd_at_most": 12.0, "until": 1_700_009_000.0,
     }  # fmt: skip
     options = {"viewport": {"width": width, "height": 800}}

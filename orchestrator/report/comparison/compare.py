@@ -145,12 +145,11 @@ def best(
 ) -> Iterator[str]:
     """Yield which runs, or groups, have the best value of each metric, unless all of them look alike."""
     for metric in dict.fromkeys(chain.from_iterable(column.metrics for column in columns)):
-        having = [
-            (column.metrics[metric], name)
+        values = [
+            (value, text_of(each), name)
             for name, column in zip(names, columns, strict=True)
-            if metric in column.metrics
+            if (each := column.metrics.get(metric)) and (value := value_of(each)) is not None
         ]
-        values = [(value, text_of(each), name) for each, name in having if (value := value_of(each)) is not None]
         if len({text for _, text, _ in values}) > 1:
             _, top, _ = (min if less_is_better(metric) else max)(values)
             yield f"best {metric}: {top}, {', '.join(name for _, text, name in values if text == top)}"

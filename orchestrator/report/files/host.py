@@ -55,9 +55,7 @@ class _Samples:
 
 def read_run(directory: Path) -> HostUse | None:
     """Return what the workers' files say; None where no worker has a sample."""
-    every = [
-        found for index in range(MAX_WORKERS) if (found := _of_worker(directory, index)) is not None and found.rows
-    ]
+    every = [found for index in range(MAX_WORKERS) if (found := _of_worker(directory, index)) and found.rows]
     rows = [row for found in every for row in found.rows]
     if not rows:
         return None

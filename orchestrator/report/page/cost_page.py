@@ -64,11 +64,8 @@ def _spent(hours: float, chip_hours: float | None, usd: float | None, billed: bo
 
 
 def _first_causes(row: CostRow) -> str:
-    return ", ".join(
-        f"{each.cause} {100 * each.hours / row.hours:.0f} %"
-        for each in row.causes[:3]
-        if each.hours > 0.005 * row.hours
-    )
+    shares = [(each.cause, 100 * each.hours / row.hours) for each in row.causes[:3]]
+    return ", ".join(f"{cause} {share:.0f} %" for cause, share in shares if share > 0.5)
 
 
 def _number(value: float | None) -> str:

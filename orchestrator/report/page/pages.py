@@ -37,11 +37,10 @@ def comparison(columns: Sequence[RunFigures]) -> dict[str, Any]:
     alike, names = not compare.differences(columns, compare.SAME_WORK), labels(columns)
     best = [_best(row, columns) if alike else set() for row in rows]
     tiles = []
-    for row, top in [
-        (row, sorted(each)) for row, each in zip(rows, best, strict=True) if each and _rank(row.label) < 0
-    ]:
-        also = f" and {len(top) - 1} more" if len(top) > 1 else ""
-        tiles.append(summary.Tile(f"Best {row.label}", _best_text(row, columns[top[0]]), names[top[0]] + also))
+    for row, top in zip(rows, best, strict=True):
+        if top and _rank(row.label) < 0:
+            which = names[min(top)] + (f" and {len(top) - 1} more" if len(top) > 1 else "")
+            tiles.append(summary.Tile(f"Best {row.label}", _best_text(row, columns[min(top)]), which))
     return {
         "headline": " · ".join(filter(None, (compare.headline(columns), *(row.cell(columns[0]) for row in common)))),
         "rows": rows,

@@ -31,11 +31,7 @@ def top(
     ended: Annotated[bool, Option("--all", help="Also runs that ended more than an hour ago.")] = False,
     once: Annotated[bool, Option("--once", help="Print the table once, also on a terminal.")] = False,
     as_page: Annotated[
-        bool,
-        Option(
-            "--open",
-            help="Serve it as a page on this machine, with a filter of its own, and open it in a browser; until Ctrl-C.",
-        ),
+        bool, Option("--open", help="Serve a page on this machine, with its own filter, and open it; until Ctrl-C.")
     ] = False,
     as_json: Json = False,
     cloud: Cloud = None,
