@@ -101,6 +101,12 @@ def test_without_a_terminal_it_is_printed_once(tpujob: Tpujob, run: subprocess.P
     assert tpujob("top", "--sort", "nonsense").returncode == 64
 
 
+@pytest.mark.parametrize("option", [("--filter", "foo=3"), ("--sort", "cost"), ("--once",), ("--json",)])
+def test_the_page_takes_no_option_that_it_would_drop(tpujob: Tpujob, option: tuple[str, ...]) -> None:
+    done = tpujob("top", "--open", *option)
+    assert done.returncode == 64 and "--open excludes" in done.stderr and option[0] in done.stderr
+
+
 def test_no_worker_is_asked(tpujob: Tpujob, run: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
     told(tpujob)
     dialed: list[Any] = []

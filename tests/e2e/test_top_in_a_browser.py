@@ -96,6 +96,53 @@ def test_the_table_is_sorted_and_filtered_by_keyboard_and_leads_to_a_run(browser
         assert said == []
 
 
+def test_the_filter_takes_the_conditions_of_the_command(browser: Browser, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"step": 1049, "usd_so_far": 0.05, "zone": "us-central1-a"}
+    with served(going_on(tmp_path / "a"), **fields) as server, looking(browser, server.address) as (page, said):
+        for typed, shown in {
+            "state=RUN*": 1, "state=queued": 0, "state!=queued": 1, "cost>0.02": 1, "cost > 0.02 step>=1049": 1,
+            "cost<0.02": 0, "step=1049 mnist": 1, "step=104?": 0, "zone='us-central1-?'": 1, "at_most=": 1, "hbm>0": 0,
+        }.items():  # fmt: skip
+            page.locator("[name=filter]").fill(typed)
+            assert page.locator("output").inner_text() == f"{shown} of 1 rows", typed
+        page.locator("[name=filter]").fill("foo=3")
+        assert "1 of 1 rows · no column foo; there are name, run, state" in page.locator("output").inner_text()
+        page.locator("[name=filter]").fill("cost>much")
+        assert page.locator("output").inner_text() == "1 of 1 rows · > compares with a number"
+        assert said == []
+
+
+def test_a_reload_keeps_the_order_and_the_filter(browser: Browser, tmp_path: Path) -> None:
+    with served(going_on(tmp_path / "a"), step=49) as server, looking(browser, server.address) as (page, said):
+        page.locator("[name=filter]").fill("step>40")
+        page.locator("thead button", has_text="step").click()
+        page.reload()
+        page.locator('th[aria-sort="descending"]', has_text="step").wait_for()
+        assert page.locator("[name=filter]").input_value() == "step>40" and said == []
+
+
+def test_a_column_in_which_no_row_has_anything_takes_no_room(browser: Browser, tmp_path: Path) -> None:
+    with served(going_on(tmp_path / "a"), step=49) as server, looking(browser, server.address) as (page, _):
+        assert page.locator("thead button", has_text="step").is_visible()
+        assert page.locator("thead button", has_text="hbm").is_hidden()
+        assert "-" not in page.locator("tbody tr :visible").all_inner_texts()
+
+
+@pytest.mark.parametrize("width", [1200, 1440])
+def test_a_window_of_a_desk_shows_all_columns(browser: Browser, tmp_path: Path, width: int) -> None:
+    fields: dict[str, Any] = {
+        "name": "a-name-of-a-job", "accelerator_type": "v5litepod-16", "zone": "us-central1-a", "step": 12_345,
+        "metric": "loss", "value": 0.25, "rate": 1200.0, "rate_of": "images", "cpu_percent": 12.0,
+        "hbm_percent": 45.0, "duty_percent": 80.0,
+        "usd_so_far": 1.5, "usd_at_most": 12.0, "until": 1_700_009_000.0,
+    }  # fmt: skip
+    options = {"viewport": {"width": width, "height": 800}}
+    with served(going_on(tmp_path / "a"), **fields) as server, looking(browser, server.address, **options) as (page, _):
+        assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('.scroll'))") == 0
+        head, label = page.locator("thead th").first.bounding_box(), page.locator("thead button").first.bounding_box()
+        assert head and label and head["height"] < 1.6 * label["height"], "the heads are on one line"
+
+
 def test_a_server_that_has_ended_is_said(browser: Browser, tmp_path: Path) -> None:
     with served(going_on(tmp_path / "a")) as server, looking(browser, server.address) as (page, _):
         server.close()

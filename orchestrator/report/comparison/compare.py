@@ -143,17 +143,16 @@ def problems(columns: Sequence[RunFigures]) -> list[str]:
 def best(
     columns: Sequence[Any], names: Sequence[str], value_of: Callable[[Any], float | None], text_of: Callable[[Any], str]
 ) -> Iterator[str]:
-    """Yield which run, or group, has the best value of each metric that several have."""
+    """Yield which runs, or groups, have the best value of each metric, unless all of them look alike."""
     for metric in dict.fromkeys(chain.from_iterable(column.metrics for column in columns)):
-        having = [
-            (name, column.metrics[metric])
+        values = [
+            (value, text_of(each), name)
             for name, column in zip(names, columns, strict=True)
-            if metric in column.metrics
+            if (each := column.metrics.get(metric)) and (value := value_of(each)) is not None
         ]
-        values = [(value, name, each) for name, each in having if (value := value_of(each)) is not None]
-        if len(values) > 1:
-            _, name, each = (min if less_is_better(metric) else max)(values, key=lambda value: value[:2])
-            yield f"best {metric}: {text_of(each)}, {name}"
+        if len({text for _, text, _ in values}) > 1:
+            _, top, _ = (min if less_is_better(metric) else max)(values)
+            yield f"best {metric}: {top}, {', '.join(name for _, text, name in values if text == top)}"
 
 
 def _plain(value: Any) -> str:

@@ -55,9 +55,7 @@ class _Samples:
 
 def read_run(directory: Path) -> HostUse | None:
     """Return what the workers' files say; None where no worker has a sample."""
-    every = [
-        found for index in range(MAX_WORKERS) if (found := _of_worker(directory, index)) is not None and found.rows
-    ]
+    every = [found for index in range(MAX_WORKERS) if (found := _of_worker(directory, index)) and found.rows]
     rows = [row for found in every for row in found.rows]
     if not rows:
         return None
@@ -90,7 +88,8 @@ def line(use: HostUse, *, emulated: bool) -> str:
 
 
 def _of_worker(directory: Path, index: int) -> _Samples | None:
-    return _read_file(directory / f"worker{index}" / "artifacts" / NAME)
+    collected, live = directory / f"worker{index}/artifacts/{NAME}", directory / f"logs/worker{index}.{NAME}"
+    return _read_file(collected) or _read_file(live)
 
 
 @remembered

@@ -64,11 +64,12 @@ def _spent(hours: float, chip_hours: float | None, usd: float | None, billed: bo
 
 
 def _first_causes(row: CostRow) -> str:
-    return ", ".join(f"{each.cause} {100 * each.hours / row.hours:.0f} %" for each in row.causes[:3])
+    shares = [(each.cause, 100 * each.hours / row.hours) for each in row.causes[:3]]
+    return ", ".join(f"{cause} {share:.0f} %" for cause, share in shares if share > 0.5)
 
 
 def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.2g}"
+    return "unknown" if value is None else "<0.01" if 0 < value < 0.005 else f"{value:,.2f}"
 
 
 def _usd(value: float | None) -> str:

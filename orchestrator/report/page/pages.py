@@ -37,9 +37,10 @@ def comparison(columns: Sequence[RunFigures]) -> dict[str, Any]:
     alike, names = not compare.differences(columns, compare.SAME_WORK), labels(columns)
     best = [_best(row, columns) if alike else set() for row in rows]
     tiles = []
-    for row, first in [(row, min(each)) for row, each in zip(rows, best, strict=True) if each and _rank(row.label) < 0]:
-        last, _, top = row.cell(columns[first]).partition(" (best ")
-        tiles.append(summary.Tile(f"Best {row.label}", top.removesuffix(")") or last, names[first]))
+    for row, top in zip(rows, best, strict=True):
+        if top and _rank(row.label) < 0:
+            which = names[min(top)] + (f" and {len(top) - 1} more" if len(top) > 1 else "")
+            tiles.append(summary.Tile(f"Best {row.label}", _best_text(row, columns[min(top)]), which))
     return {
         "headline": " · ".join(filter(None, (compare.headline(columns), *(row.cell(columns[0]) for row in common)))),
         "rows": rows,
@@ -56,13 +57,20 @@ def _rank(label: str) -> int:
 
 
 def _best(row: compare.Row, columns: Sequence[RunFigures]) -> set[int]:
-    """Return the numbers of the runs with the best value of a row; none where all are alike or it is only shown."""
-    values = {number: row.value(each) for number, each in enumerate(columns) if each.state == "succeeded"}
-    known = {value for value in values.values() if value is not None}
-    if row.less is None or len(known) < 2:
+    """Return the numbers of the runs with the best value of a row; none where all look alike or it is only shown."""
+    ended = [number for number, each in enumerate(columns) if each.state == "succeeded"]
+    known = {number: value for number in ended if (value := row.value(columns[number])) is not None}
+    texts = {number: _best_text(row, columns[number]) for number in known}
+    if row.less is None or len(set(texts.values())) < 2:
         return set()
-    top = min(known) if row.less else max(known)
-    return {number for number, value in values.items() if value == top}
+    top = (min if row.less else max)(known, key=known.__getitem__)
+    return {number for number, text in texts.items() if text == texts[top]}
+
+
+def _best_text(row: compare.Row, column: RunFigures) -> str:
+    """Return the best value as it is shown: values that look alike are equally good."""
+    last, _, best = row.cell(column).partition(" (best ")
+    return best.removesuffix(")") or last.partition(" ±")[0]
 
 
 def run_page(data: RunData, *, link: str, hide: Hide, trace: bool, live: bool = False) -> str:

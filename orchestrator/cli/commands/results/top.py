@@ -31,7 +31,7 @@ def top(
     ended: Annotated[bool, Option("--all", help="Also runs that ended more than an hour ago.")] = False,
     once: Annotated[bool, Option("--once", help="Print the table once, also on a terminal.")] = False,
     as_page: Annotated[
-        bool, Option("--open", help="Serve the same as a page on this machine, and open it in a browser; until Ctrl-C.")
+        bool, Option("--open", help="Serve a page on this machine, with its own filter, and open it; until Ctrl-C.")
     ] = False,
     as_json: Json = False,
     cloud: Cloud = None,
@@ -42,8 +42,8 @@ def top(
     On a terminal the table is drawn every two seconds, and keys sort and filter it; elsewhere it is printed once. What runs do
     is what their processes keep here: no worker is asked. The API is asked every 30 seconds.
     """
-    if as_page and (as_json or once):
-        raise UserError("--open excludes --json and --once")
+    if as_page and (as_json or once or filters or sort is not None):
+        raise UserError("--open excludes --json, --once, --filter and --sort: the page filters and sorts itself")
     if sort is not None and sort not in SORTS:
         raise UserError(f"--sort {sort}: must be one of {', '.join(SORTS)}")
     client = open_client(cloud, project)

@@ -1,15 +1,38 @@
-// Sorts and filters the table of all runs, which the server renews.
+// Sorts and filters the table of all runs, which the server renews. A reload keeps how.
 (() => {
-  const state = { column: -1, down: false, filter: "", ended: true };
+  const state = { column: -1, down: false, filter: "", ended: true, ...JSON.parse(sessionStorage.getItem("table") ?? "{}") };
   const columns = () => [...document.querySelectorAll("thead button")];
+  const names = () => columns().map(button => button.textContent.trim().replace(/\s+/g, "_"));
   const valueOf = (row, column) => {
     const cell = row.children[column], text = cell.dataset.value ?? cell.textContent.trim();
     return text === "" || text === "-" ? null : isNaN(text) ? text : +text;
   };
   const order = (a, b) => typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+  const compare = { "=": (a, b) => a === b, "!=": (a, b) => a !== b, ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b };
+
+  // The conditions of `--filter`, with spaces between them, as functions of a row: `state=fail*`, `cost>2`, or a part of any text.
+  function conditions(typed, problems) {
+    const parts = typed.toLowerCase().replace(/\s*([!<>]=|[=<>])\s*/g, "$1").match(/(?:"[^"]*"|'[^']*'|\S)+/g) ?? [];
+    return parts.map(part => part.replace(/"([^"]*)"|'([^']*)'/g, "$1$2")).map(part => {
+      const [, name, how, value] = /^([\w.-]+)([!<>]=|[=<>])(.*)$/.exec(part) ?? [];
+      if (!name) return row => row.textContent.toLowerCase().includes(part);
+      const column = names().indexOf(name), wanted = value === "" ? NaN : +value, isOrder = /[<>]/.test(how);
+      const problem = column < 0 ? `no column ${name}; there are ${names().join(", ")}` : isOrder && isNaN(wanted) ? `${how} compares with a number` : "";
+      if (problem) {
+        problems.push(problem);
+        return () => true;
+      }
+      const like = new RegExp(`^${value.replace(/[.+^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".")}$`, "s");
+      return row => {
+        const found = valueOf(row, column);
+        if (typeof found === "number" && !isNaN(wanted)) return compare[how](found, wanted);
+        return !isOrder && like.test(found === null ? "" : row.children[column].textContent.trim().toLowerCase()) === (how === "=");
+      };
+    });
+  }
 
   function show() {
-    const body = document.querySelector("tbody"), rows = [...body.rows];
+    const body = document.querySelector("tbody"), rows = [...body.rows], problems = [];
     if (state.column >= 0) {
       rows.sort((one, other) => {
         const [a, b] = [valueOf(one, state.column), valueOf(other, state.column)];
@@ -17,17 +40,21 @@
       });
       body.append(...rows);
     }
-    const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+    const all = conditions(state.filter, problems);
     let shown = 0;
     for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !words.every(word => text.includes(word)) || (!state.ended && row.dataset.ended === "1");
+      row.hidden = !all.every(holds => holds(row)) || (!state.ended && row.dataset.ended === "1");
       shown += !row.hidden;
     }
-    document.querySelector("output").textContent = `${shown} of ${rows.length} rows`;
+    columns().forEach((button, i) => { // one in which no row has anything needs no room
+      const isEmpty = rows.length > 0 && rows.every(row => valueOf(row, i) === null);
+      for (const row of [button.closest("tr"), ...rows]) row.children[i].hidden = isEmpty;
+      button.closest("th").setAttribute("aria-sort", i !== state.column ? "none" : state.down ? "descending" : "ascending");
+    });
+    document.querySelector("output").textContent = [`${shown} of ${rows.length} rows`, ...problems].join(" · ");
     document.querySelector("[name=filter]").value = state.filter;
     document.querySelector("[name=ended]").checked = state.ended;
-    columns().forEach((button, i) => button.closest("th").setAttribute("aria-sort", i !== state.column ? "none" : state.down ? "descending" : "ascending"));
+    sessionStorage.setItem("table", JSON.stringify(state));
   }
 
   document.addEventListener("input", ({ target }) => {

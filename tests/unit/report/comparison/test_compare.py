@@ -215,6 +215,12 @@ def test_any_job_that_reports_metrics_is_compared_by_them_and_by_its_parameters(
     assert "figure   lr: 1e-3" in compare.one(columns[0])
 
 
+def test_of_values_that_look_alike_none_is_the_best_or_all_are(tmp_path: Path) -> None:
+    columns = [measuring(tmp_path / name, name, 0.1, loss) for name, loss in (("a", 0.50001), ("b", 0.50002))]
+    assert not any(line.startswith("best") for line in remarks(columns))
+    assert "best loss: 0.5, a, b" in remarks([*columns, measuring(tmp_path / "c", "c", 0.1, 0.75)])
+
+
 def test_a_run_without_a_figure_that_another_has_shows_a_dash_and_an_empty_cell(tmp_path: Path) -> None:
     columns = [column(tmp_path / "a"), measuring(tmp_path / "b", "two", 3e-4, 2)]
     cells = {line[0]: line[1:] for line in compare.table(columns).rows}

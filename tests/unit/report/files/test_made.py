@@ -130,6 +130,16 @@ def test_the_mean_is_over_time_and_the_peaks_are_those_of_any_worker(tmp_path: P
     assert host.curves(tmp_path) == [(5.0, 20.0, 30.0), (20.0, 80.0, 20.0)]
 
 
+def test_while_a_run_goes_on_the_copy_of_the_samples_is_read(tmp_path: Path) -> None:
+    collected = sampled(tmp_path, sample(10, 20)) / "worker0" / "artifacts" / host.NAME
+    (tmp_path / "logs").mkdir()
+    copy = collected.rename(tmp_path / "logs" / f"worker0.{host.NAME}")
+    use = host.read_run(tmp_path)
+    assert use is not None and (use.workers, use.samples) == (1, 1) and len(host.curves(tmp_path)) == 1
+    sampled(tmp_path, sample(10, 20), sample(15, 20))
+    assert copy.exists() and len(host.curves(tmp_path)) == 2, "what was collected is whole"
+
+
 def test_a_clock_that_was_set_back_moves_no_sample(tmp_path: Path) -> None:
     found = host.curves(sampled(tmp_path, sample(5000, 20), sample(10, 80), sample(15, 40)))
     assert [percent for _, percent, _ in sorted(found)] == [20, 80, 40] and found == sorted(found)

@@ -25,6 +25,12 @@ def test_it_says_who_used_what_where_it_went_and_what_a_grant_does_not_pay() -> 
     assert "egress not measured tpujob does not measure it; from a bucket in another region about $20" in text
 
 
+def test_no_cause_of_nothing_is_most_of_a_run_and_small_hours_are_not_none() -> None:
+    text = text_of(page(replace(USED, ready_at=AT + 10.0, down_at=None)))
+    assert "By run" in text and " 0 %" not in text.partition("By run")[2]
+    assert "waiting 0.0 % <0.01 0.02" in text
+
+
 def test_an_unknown_price_is_a_word_and_this_machine_has_none() -> None:
     text = text_of(page(replace(USED, usd_per_hour=None), LOCAL))
     assert "Cost unknown" in text and "local" in text and "Cost none" in text

@@ -35,7 +35,9 @@ def data_of(page: str) -> Any:
 
 def runs_page(*worlds: World) -> str:
     found = [world.data() for world in worlds]
-    return pages.runs_page(found, title="lr-sweep", links=["a/report.html", ""], hide=lambda text: text)
+    return pages.runs_page(
+        found, title="lr-sweep", links=["a/report.html", *[""] * (len(found) - 1)], hide=lambda text: text
+    )
 
 
 def test_the_top_says_how_it_ended_where_it_ran_and_what_it_cost(tmp_path: Path) -> None:
@@ -313,6 +315,18 @@ def test_a_page_of_fifty_runs_stays_below_a_megabyte(tmp_path: Path) -> None:
         worlds.append(world.data())
     page = pages.runs_page(worlds, title="fifty", links=[""] * 50, hide=lambda text: text)
     assert len(page.encode()) < 1_000_000
+
+
+def test_of_values_that_look_alike_none_has_a_star_or_all_have(tmp_path: Path) -> None:
+    worlds = [
+        plain_run(tmp_path / name, name=name, run=f"{name}xk1abcdef", spec={"params": {"lr": name}}) for name in "abc"
+    ]
+    for world, loss in zip(worlds, (0.50001, 0.50002, 0.75), strict=True):
+        world.metrics([{"step": 1, "loss": loss}])
+        world.write("worker0/artifacts/timing.jsonl", "")
+    assert "★</span>" not in runs_page(*worlds[:2])
+    page = runs_page(*worlds)
+    assert page.count("★</span>") == 2 and "Best loss 0.5 a lr=a and 1 more" in text_of(page)
 
 
 def test_runs_that_did_other_work_have_no_best(tmp_path: Path) -> None:
