@@ -63,7 +63,7 @@ def cells(row: TopRow, now: float) -> tuple[str, ...]:
         until = f"{rough_duration(now - row.ended_at)} ago"
     return (
         name(row),
-        row.id if row.kind != "slice" else "-",
+        row.id if row.kind != "slice" and row.cloud else "-",  # a variant that waits has no cloud and no run
         f"{row.kind} {row.state}" if row.kind == "slice" else row.state,
         catalog.spoken(row.accelerator_type) if row.accelerator_type else "-",
         row.zone or "-",

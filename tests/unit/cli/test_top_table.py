@@ -183,6 +183,10 @@ def test_chips_and_processors_are_those_of_a_job_that_runs(state: str) -> None:
     assert cells(replace(FULL, state=state), NOW)[8:11] == ("-", "-", "-")
 
 
+def test_a_variant_that_waits_has_no_run_yet() -> None:
+    assert cells(row(kind="job", id="sweep", cloud="", state="queued"), NOW)[1] == "-"
+
+
 def test_a_step_that_is_old_says_so() -> None:
     assert cells(row(step=44, seen_at=NOW - 90), NOW)[5] == "44, 90 s ago"
     assert (
