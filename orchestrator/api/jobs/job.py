@@ -271,13 +271,12 @@ _SECTIONS: dict[str, type[_Values]] = {
 class CheckedJob:
     """A job or a sweep as the rest of tpujob knows it, checked. `path`: that to whose directory its paths are relative.
 
-    `again_of`: the run that it repeats, from files that are there as long as `files` is.
+    `again_of`: the run that it repeats.
     """
 
     _checked: JobSpec | Sweep
     path: Path
     again_of: str | None = None
-    files: object = None
 
     @property
     def name(self) -> str:

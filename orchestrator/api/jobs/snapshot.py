@@ -233,11 +233,11 @@ def _member(name: str, kind: bytes, size: int = 0, mode: int = 0o644) -> tarfile
     return member
 
 
-def unpack(archive: Path, directory: Path) -> tuple[JobSpec, Path]:
+def unpack(archive: Path, directory: Path, hint: str | None = None) -> tuple[JobSpec, Path]:
     """Unpack an archive in place of this directory; return its job, and the path to whose directory its paths are relative.
 
     Whoever wrote it is not trusted: it writes and names nothing outside of the directory. Raises UserError for one that cannot
-    be read; then the directory is as it was.
+    be read, with this hint; then the directory is as it was.
     """
     try:
         private_files.make_directory(directory.parent)
@@ -250,7 +250,7 @@ def unpack(archive: Path, directory: Path) -> tuple[JobSpec, Path]:
                 shutil.rmtree(directory)
             draft.rename(directory)
     except _DAMAGED as error:
-        raise UserError(f"{archive} cannot be unpacked: {error}") from error
+        raise UserError(f"{archive} cannot be unpacked: {error}", hint=hint) from error
     return spec, directory / f"Job({spec.name})"
 
 
