@@ -122,8 +122,7 @@ class CommandClient(Client):
     def load_again(self, run: str, request: JobRequest) -> CheckedJob:
         """Return the job of a run, to run it again, changed as the options say. Raises UnknownRun, UserError."""
         with self._session() as session:
-            overrides = tuple(replace(request, file=Path(run)).overrides())
-            return jobs.repeating.load(session, run, self._files, overrides)
+            return jobs.repeating.load(session, run, self._files, tuple(replace(request, file=Path(run)).overrides()))
 
     def plan(self, job: Any) -> Plan:
         with self._session() as session:

@@ -152,9 +152,8 @@ def _env(spec: JobSpec, secrets: Redactor) -> dict[str, str]:
 def load(session: Session, text: str, stack: ExitStack, overrides: Sequence[Override] = ()) -> CheckedJob:
     """Return the job of a run as it was, with the code as it was shipped, changed as the command says; report where it is from.
 
-    `text`: as for `lookup.run`. The command reads the code until its end, and again for each new attempt; `stack` removes it.
-    Raises UnknownRun; UserError with what is missing, for a call of a function, and for overrides that change the code or make
-    it several jobs.
+    `text`: as for `lookup.run`. `stack` removes the code, which each new attempt reads. Raises UnknownRun; UserError with what
+    is missing, for a call of a function, and for overrides that change the code or make it several jobs.
     """
     try:
         run, _ = lookup.run(session, text)
@@ -188,7 +187,8 @@ def load(session: Session, text: str, stack: ExitStack, overrides: Sequence[Over
 def _instead(job_path: str, *, is_sweep: bool) -> str:
     if not Path(job_path).is_file():
         return "give its job or its command to `tpujob run` anew"
-    return f"`tpujob run {f'--again {job_path}` runs the whole sweep' if is_sweep else f'{job_path}` runs the job'} as it is now"
+    what, again = ("whole sweep", "--again ") if is_sweep else ("job", "")
+    return f"`tpujob run {again}{job_path}` runs the {what} as it is now"
 
 
 def _remove_old(base: Path) -> None:
@@ -200,19 +200,18 @@ def _remove_old(base: Path) -> None:
 
 def _link_to_original(session: Session, spec: JobSpec, path: Path, told: Code, run: str) -> None:
     """Take the code from where it was, if it is the same. Raises UserError."""
-    places = {snapshot.CODE: told.directory, snapshot.DATA_APART: told.data_directory}
+    both = {snapshot.CODE: told.directory, snapshot.DATA_APART: told.data_directory}
+    places = {name: place for name, place in both.items() if place}
     what = f"the code of {run} is not kept: it {told.not_kept}"
     for name, place in places.items():
-        if place and not os.path.isdir(place):  # noqa: PTH112 - never raises
+        if not os.path.isdir(place):  # noqa: PTH112 - never raises
             raise UserError(f"{what}; and {place} is not there any more")
-        if place:
-            shutil.rmtree(path.parent / name, ignore_errors=True)
-            (path.parent / name).symlink_to(place)
+        shutil.rmtree(path.parent / name, ignore_errors=True)
+        (path.parent / name).symlink_to(place)
     with ExitStack() as stack:
         shipment = code.shipment_of(session, code.survey_of(session, spec, path), stack)
         if snapshot.shipped(spec, path, shipment).id != told.sha256:
-            where = " or ".join(filter(None, places.values()))
-            raise UserError(f"{what}; and what is in {where} has changed since")
+            raise UserError(f"{what}; and what is in {' or '.join(places.values())} has changed since")
 
 
 def _changed(spec: JobSpec, overrides: Sequence[Override]) -> JobSpec:
