@@ -176,8 +176,7 @@ def load(session: Session, text: str, stack: ExitStack, overrides: Sequence[Over
         _link_to_original(session, spec, path, made.code, run.id)
     spec = _changed(spec, overrides) if overrides else spec
     then, now = run.cloud, session.target.kind
-    decides = traits_of(then).by_target and traits_on(spec.on).by_target
-    if decides and then != now and not session.cloud_is_named:
+    if traits_of(then).by_target and traits_on(spec.on).by_target and then != now and not session.cloud_is_named:
         what = f"{run.id} ({run.name}) ran on the {then} cloud, and --again would run it on the {now} cloud"
         raise UserError(what, hint=f"say which it is to be: `--cloud {then}` or `--cloud {now}`")
     session.reporter.notice("again", _told(run.id, made, spec))

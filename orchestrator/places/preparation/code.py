@@ -146,7 +146,7 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
 
 
 def check_files(spec: JobSpec, found: Survey | None, where: str = "") -> None:
-    """Raise JobSpecError for files that the commands need and no worker gets. `found` is shipped; `where`: its name in words."""
+    """Raise JobSpecError for files that the commands need and no worker gets. `found` is shipped, `where` its name in words."""
     setup, word = spec.setup or (), spec.first_word
     may_be_made = bool(setup) or (word.startswith("/") and not traits_on(spec.on).vms)
     is_none = _SEVERAL_WORDS.fullmatch(word) or (not may_be_made and re.search(r"\s", word))
