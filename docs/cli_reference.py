@@ -74,7 +74,7 @@ EXIT_CODES = {
     "77": "No usable credentials, or a permission is missing.",
     "124": "The job reached `limits.max_duration` or `limits.max_cost` and was stopped.",
     "128+n": "Interrupted by signal n (130 is Ctrl-C, 143 SIGTERM); what had to be released is proven absent. Where nothing "
-    "was begun, a line says so, and names the slices that are left. But 137 "
+    "was begun, a line says so, and names the slices that are left; a command that only looks ends silently. But 137 "
     "(`kill -9`, out of memory) proves nothing: guardian and watchdog delete the slice, and `tpujob status` shows it.",
 }
 

@@ -7,7 +7,7 @@ it. One session serves the whole command. It stays open to the end of the proces
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ class CommandClient(Client):
         self.reporter = reporter
         self._shows = {"logs": logs, "watch_nodes": watch_nodes}
         self._open: Session | None = None
+        self._files = ExitStack()  # which only this command reads
 
     @property
     def session(self) -> Session:
@@ -82,7 +83,8 @@ class CommandClient(Client):
         return [f"{lease.handle} ({lease.name.node}), {lease.state}" for lease in leases]
 
     def leave(self) -> None:
-        """Let go of what the command has told of: in a CI job, wait a moment until it is delivered."""
+        """Remove its files, and let go of what the command has told of: in a CI job, wait a moment until it is delivered."""
+        self._files.close()
         if self._open is not None:
             self._open.notifier.close()
 
@@ -120,7 +122,7 @@ class CommandClient(Client):
     def load_again(self, run: str, request: JobRequest) -> CheckedJob:
         """Return the job of a run, to run it again, changed as the options say. Raises UnknownRun, UserError."""
         with self._session() as session:
-            return jobs.repeating.load(session, run, tuple(replace(request, file=Path(run)).overrides()))
+            return jobs.repeating.load(session, run, self._files, tuple(replace(request, file=Path(run)).overrides()))
 
     def plan(self, job: Any) -> Plan:
         with self._session() as session:

@@ -92,12 +92,13 @@ def _call() -> int:
 
 
 def _interrupted() -> int:
-    """Say what a Ctrl-C leaves that no program heard: modules were loaded, or something was asked or shown."""
+    """Say what a Ctrl-C leaves that no program heard, as while modules were loaded; of what only looks, nothing is left."""
     # Only programs create and delete slices, and the first one loads their interpreter; these commands do without.
     acted = INTERPRETER in sys.modules or not {"emulator", "drill"}.isdisjoint(sys.argv)
     done = "Ctrl-C" if acted else "Ctrl-C: no slice was created or deleted"
     alive = ", ".join(open_slices())
-    console().notice("stop", f"{done}; in this machine's ledger: {alive}" if alive else done)
+    if not console().only_reads:  # what it named would seem to be stopped
+        console().notice("stop", f"{done}; in this machine's ledger: {alive}" if alive else done)
     return Interrupted.BASE + signal.SIGINT
 
 

@@ -101,7 +101,9 @@ def expand(source: YamlSource, *, path: str) -> Sweep:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
         found.append(Variant(number, label, spec, spec.params))
-    if problems:
+    # The last: a parameter may be unused because its name is misspelled where it would be used.
+    unused = [Mistake(source.line(at), at, text) for at, text in _unused(source.data)]
+    if problems := problems or messages(path, source, unused):
         raise refusal(path, problems)
     return Sweep(sweep_name, tuple(found), source.data.get(PARALLEL) or 1)
 
@@ -192,7 +194,6 @@ def sweep_problems(source: YamlSource) -> Iterator[tuple[Path, str]]:
         yield (params.PARAMS,), _NO_PARAMS
     if MATRIX in data:
         yield from _matrix_mistakes(matrix)
-        yield from _unused(data, matrix)
     if VARIANTS in data:
         yield from _variants_mistakes(variants, matrix)
     if parallel is not None and (isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1):
@@ -233,15 +234,13 @@ def _value_mistakes(path: Path, found: list[Any]) -> Iterator[tuple[Path, str]]:
             yield (*path, number), f"`{for_display(params.text_of(value))}` is listed twice; remove one of them"
 
 
-def _unused(data: Mapping[str, Any], matrix: Any) -> Iterator[tuple[Path, str]]:
+def _unused(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """A parameter that changes nothing makes equal runs, each of which costs."""
     used = set(params.references({key: value for key, value in data.items() if key not in (MATRIX, params.PARAMS)}))
-    for name, found in matrix.items() if isinstance(matrix, Mapping) else ():
-        if name not in used and not params.name_problem(name) and isinstance(found, list) and found:
-            yield (
-                (MATRIX, name),
-                f"changes nothing; write ${{params.{for_display(name)}}} in `command`, `env` or `train`",
-            )
+    for name in data.get(MATRIX, ()):
+        if name not in used:
+            how = f"write ${{params.{for_display(name)}}} in `command`, `env` or `train`"
+            yield (MATRIX, name), f"changes nothing; {how}"
 
 
 def _variants_mistakes(variants: Any, matrix: Any) -> Iterator[tuple[Path, str]]:
@@ -278,10 +277,8 @@ def _options_without_effect(source: YamlSource) -> Iterator[tuple[Path, str]]:
         changed = variants.items() if isinstance(variants, Mapping) else ()
         which = next((name for name, own in changed if isinstance(own, Mapping) and outranks(own, path)), None)
         if which is not None:
-            yield (
-                path,
-                f"has no effect on the variant `{for_display(which)}`, which has a value of its own; change that",
-            )
+            own = f"`{for_display(which)}`, which has a value of its own"
+            yield path, f"has no effect on the variant {own}; change that"
 
 
 def _count(matrix: Any, variants: Any) -> int | None:

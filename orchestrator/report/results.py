@@ -203,7 +203,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         lease=_lease_report(lease, now) if lease is not None else None,
         attempts=attempt_reports(ledger, run, now),
         workers=worker_ends.recorded(ledger, attempt, directory),
-        events=_events(ledger, attempt),
+        events=_events(ledger, run),
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(_files(directory)),
@@ -230,15 +230,14 @@ def _lease_report(lease: Lease, now: float) -> LeaseReport:
     )  # fmt: skip
 
 
-def _events(ledger: Ledger, attempt: Attempt) -> tuple[RunEvent, ...]:
-    """The events of the attempt and of its lease, in order of time. What several processes recorded is shown once."""
-    events = ledger.events(attempt.id) + (ledger.events(attempt.lease_id) if attempt.lease_id else [])
-    shown: list[RunEvent] = []
-    for at, kind, data in sorted(events, key=lambda event: event[0]):
-        what = _describe(kind, data)
-        if kind not in REPEATED or all(what != event.what for event in shown):
-            shown.append(RunEvent(at, what))
-    return tuple(shown)
+def _events(ledger: Ledger, run: RunRecord) -> tuple[RunEvent, ...]:
+    """The events of its attempts and their leases, in order of time. What several processes recorded is shown once."""
+    shown: dict[object, RunEvent] = {}
+    for of in dict.fromkeys(each for attempt in ledger.attempts_of(run.id) for each in (attempt.id, attempt.lease_id)):
+        for number, (at, kind, data) in enumerate(ledger.events(of) if of is not None else ()):
+            what = _describe(kind, data)
+            shown.setdefault((of, what if kind in REPEATED else number), RunEvent(at, what))
+    return tuple(sorted(shown.values(), key=lambda event: event.at))
 
 
 def _describe(kind: str, data: dict[str, Any]) -> str:
@@ -288,8 +287,10 @@ def figure_lines(found: RunReport) -> list[str]:
 
 
 def profile_lines(found: RunReport) -> list[str]:
-    """Return how to look at the traces of profilers among the files."""
-    return [f"profile  {how}" for how in device.how_to_open(found.directory, [file.path for file in found.files])]
+    """Return how to look at the traces of profilers among the files, and where those are."""
+    how = device.how_to_open(found.directory, [file.path for file in found.files])
+    gone = "" if Path(found.directory).is_dir() else ", which is not there any more, with its files"
+    return [*(f"profile  {each}" for each in how), f"in       {found.directory}{gone}"]
 
 
 def remark_lines(found: RunReport) -> list[str]:
@@ -337,5 +338,4 @@ def lines(found: RunReport) -> list[str]:
         *(f"file     {path}  {size} bytes" for path, size in file_table(found).rows),
         *remark_lines(found),
         *profile_lines(found),
-        f"in       {found.directory}",
     ]

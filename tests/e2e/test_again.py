@@ -40,6 +40,11 @@ def write(tpujob: Tpujob, text: str = "old") -> Path:
     return path
 
 
+def unpacked(tpujob: Tpujob) -> list[Path]:
+    """Return what commands left of the code that they took from archives."""
+    return list(tpujob.own_state.glob("again/*"))
+
+
 def runs(tpujob: Tpujob) -> list[dict[str, Any]]:
     """Newest first."""
     found: list[dict[str, Any]] = json.loads(tpujob("list", "--json").stdout)
@@ -70,6 +75,7 @@ def test_the_same_code_and_arguments_run_again_although_the_directory_has_change
     again = tpujob("run", "--again", run["run"][:6], env={"DB_PASSWORD": "hunter22"})
     assert again.returncode == 0 and "worker0 | old as it is 8\n" in again.stdout, again.text
     assert f"again    from {run['run']} · code as shipped then\n" in again.stderr
+    assert "left out" not in again.stderr and unpacked(tpujob) == []
     newest, _ = runs(tpujob)
     assert (newest["name"], newest["params"]) == (run["name"], run["params"])
     found = shown(tpujob, newest["run"])["made"]
@@ -202,12 +208,16 @@ def test_what_cannot_be_repeated_is_refused_with_its_reason(tpujob: Tpujob) -> N
     }.items():
         done = tpujob("run", "--again", "same", *words)
         assert done.returncode == 64 and why in done.stderr, done.text
+    done = tpujob("run", "--again", "same", "--", "python3", "other.py", env={"DB_PASSWORD": "1"})
+    assert "`other.py` is not in the code of same as it was kept, where the commands of the job start" in done.stderr
+    assert unpacked(tpujob) == []
     (directory / made.ARCHIVE).write_bytes(b"damaged")
     done = tpujob("run", "--again", "same")
     assert done.returncode == 64 and "cannot be unpacked" in done.stderr
+    assert "job.yaml` runs the job as it is now" in done.stderr and unpacked(tpujob) == []
     (directory / made.ARCHIVE).unlink()
     done = tpujob("run", "--again", "same")
-    assert done.returncode == 64 and "cannot be run again: its job and its code were not kept" in done.stderr
+    assert done.returncode == 64 and "cannot be run again: again.tar.gz, which has" in done.stderr
     assert "job.yaml` runs the job as it is now" in done.stderr
     (directory / made.NAME).write_text("{")
     assert "cannot be run again" in tpujob("run", "--again", "same").stderr
@@ -264,4 +274,25 @@ def test_a_variant_of_a_sweep_is_repeated_as_a_run(tpujob: Tpujob) -> None:
     assert done.returncode == 0 and "worker0 | old 2 0\n" in done.stdout, done.text
     newest = runs(tpujob)[0]
     assert (newest["name"], newest["sweep"]) == (variant["name"], None)
-    assert tpujob("run", "--again", "same").returncode == 64
+    whole = "job.yaml` runs the whole sweep as it is now"
+    done = tpujob("run", "--again", "same")
+    assert done.returncode == 64 and f"{whole}; its runs are same-1 to same-2" in done.stderr, done.text
+    (Path(variant["directory"]) / made.ARCHIVE).unlink()
+    done = tpujob("run", "--again", variant["run"])
+    assert done.returncode == 64 and whole in done.stderr, done.text
+
+
+def test_the_code_of_a_repeated_run_is_there_as_long_as_its_command_and_no_longer(tpujob: Tpujob) -> None:
+    write(tpujob)
+    job = JOB.replace("DB_PASSWORD: hunter22, ", "")
+    quick = tpujob("run", tpujob.job(job), "--set", "command=exit 0")
+    assert quick.returncode == 0, quick.text
+    process = tpujob.start("run", "--again", "same", "--set", "command=echo begun; sleep 600")
+    tpujob.until("begun", process)
+    assert unpacked(tpujob) != []
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130 and unpacked(tpujob) == []
+    tpujob.fault("stockout")
+    refused = tpujob("run", "--again", "same")
+    assert refused.returncode == 69 and unpacked(tpujob) == [], refused.text

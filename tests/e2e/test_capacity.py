@@ -212,6 +212,8 @@ def test_a_restart_says_from_which_checkpoint_it_goes_on_though_the_metrics_are_
         r"restart +attempt 2 (goes on at step 20, saved [\d.]+ (s|m \d+ s) before the loss) · at most", said
     )
     assert goes_on and "worker0 | begins at step 20" in out, said
+    events = re.sub(r"event +\S+ +\S+ +", "", cli("show").stdout)
+    assert events.count("run began\n") == 2 and events.count("proven gone") == 2 and "preempted" in events, events
     shown = newest_run(cli)
     assert [row["continued"] for row in shown["attempts"]] == [None, goes_on[1]]
     assert goes_on[1] in [event["what"] for event in shown["events"]]

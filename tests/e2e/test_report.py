@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -182,6 +183,27 @@ def test_what_cannot_be_reported_is_one_clear_line(tpujob: Tpujob, words: tuple[
     tpujob("run", tpujob.job(local))
     done = tpujob(*words)
     assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_run_whose_directory_was_deleted_is_shown_without_its_files_and_has_no_page(tpujob: Tpujob) -> None:
+    tpujob("run", tpujob.job(JOB.replace("tpu: {zone: us-central1-a}", "on: local")))
+    (directory,) = tpujob.directory.glob("runs/fit-*")
+    assert f"in       {directory}\n" in tpujob("show", "fit").stdout
+    shutil.rmtree(directory)
+    assert f"in       {directory}, which is not there any more, with its files\n" in tpujob("show", "fit").stdout
+    done = tpujob("report", "fit")
+    assert done.returncode == 64 and "the directory of the run, is not there any more" in done.stderr, done.text
+    assert not directory.exists()
+    assert tpujob("report", "fit", "--out", "page.html").returncode == 0
+
+
+@pytest.mark.parametrize(("page", "said"), [
+    ("", "--page has to name a file, and . is a directory"),
+    ("no/such/page.html", "no/such/page.html cannot be written: No such file or directory\nhint: `--page FILE` writes it"),
+])  # fmt: skip
+def test_a_page_of_the_cost_that_cannot_be_written_names_its_own_option(tpujob: Tpujob, page: str, said: str) -> None:
+    done = tpujob("cost", "--page", page)
+    assert done.returncode != 0 and said in done.stderr, done.text
 
 
 def test_open_shows_the_page_in_the_browser_of_the_user(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,15 +269,11 @@ _SECTIONS: dict[str, type[_Values]] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """A job or a sweep as the rest of tpujob knows it, checked. `path`: that to whose directory its paths are relative.
-
-    `again_of`: the run that it repeats, from files that are there as long as `files` is.
-    """
+    """A job or a sweep as the rest of tpujob knows it, checked. `path`: that to whose directory its paths are relative."""
 
     _checked: JobSpec | Sweep
     path: Path
-    again_of: str | None = None
-    files: object = None
+    again_of: str | None = None  # the run that it repeats
 
     @property
     def name(self) -> str:

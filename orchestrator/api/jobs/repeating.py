@@ -23,7 +23,7 @@ from orchestrator import job as job_file
 from orchestrator.api.jobs import snapshot
 from orchestrator.api.jobs.job import CheckedJob
 from orchestrator.api.session import lookup
-from orchestrator.errors import TpujobError, UserError
+from orchestrator.errors import TpujobError, UnknownRun, UserError
 from orchestrator.hosts.shipping.store import Manifest
 from orchestrator.job.rules.env import ENV_REFERENCE
 from orchestrator.places.preparation import code
@@ -149,37 +149,45 @@ def _env(spec: JobSpec, secrets: Redactor) -> dict[str, str]:
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
-def load(session: Session, text: str, overrides: Sequence[Override] = ()) -> CheckedJob:
+def load(session: Session, text: str, stack: ExitStack, overrides: Sequence[Override] = ()) -> CheckedJob:
     """Return the job of a run as it was, with the code as it was shipped, changed as the command says; report where it is from.
 
-    `text`: as for `lookup.run`. Raises UnknownRun; UserError with what is missing, for a call of a function, and for overrides
-    that change the code or make it several jobs.
+    `text`: as for `lookup.run`. `stack` removes the code, which each new attempt reads. Raises UnknownRun; UserError with what
+    is missing, for a call of a function, and for overrides that change the code or make it several jobs.
     """
-    run, _ = lookup.run(session, text)
+    try:
+        run, _ = lookup.run(session, text)
+    except UnknownRun as error:
+        if sweeps := lookup.meant(session, text).sweeps:
+            error.hint = f"{_instead(sweeps[0].job_path, is_sweep=True)}; {error.hint}"
+        raise
     session.know_secrets(run)
     directory, made = Path(run.directory), made_file.read(Path(run.directory))
+    hint = _instead(run.job_path, is_sweep=run.spec.sweep.name is not None)
     if made is None or made.missing:
-        why = made.missing if made is not None and made.missing else "what it was made with was not kept"
-        raise UserError(f"{run.id} ({run.name}) cannot be run again: {why}", hint=_instead(run.job_path))
+        why = made.missing if made is not None else f"there is no {made_file.NAME} in {run.directory}"
+        raise UserError(f"{run.id} ({run.name}) cannot be run again: {why}", hint=hint)
     base = session.directory / "again"
     private_files.make_directory(base)
     _remove_old(base)
-    scratch = tempfile.TemporaryDirectory(prefix=f"{run.id}-", dir=base)
-    spec, path = snapshot.unpack(directory / made_file.ARCHIVE, Path(scratch.name) / "job")
+    scratch = tempfile.TemporaryDirectory(prefix=f"{run.id}-", dir=base, ignore_cleanup_errors=True)
+    spec, path = snapshot.unpack(directory / made_file.ARCHIVE, Path(stack.enter_context(scratch), "job"), hint)
     if made.code is not None and made.code.not_kept:
         _link_to_original(session, spec, path, made.code, run.id)
     spec = _changed(spec, overrides) if overrides else spec
     then, now = run.cloud, session.target.kind
-    decides = traits_of(then).by_target and traits_on(spec.on).by_target
-    if decides and then != now and not session.cloud_is_named:
+    if traits_of(then).by_target and traits_on(spec.on).by_target and then != now and not session.cloud_is_named:
         what = f"{run.id} ({run.name}) ran on the {then} cloud, and --again would run it on the {now} cloud"
         raise UserError(what, hint=f"say which it is to be: `--cloud {then}` or `--cloud {now}`")
     session.reporter.notice("again", _told(run.id, made, spec))
-    return CheckedJob(spec, path, run.id, scratch)
+    return CheckedJob(spec, path, run.id)
 
 
-def _instead(job_path: str) -> str | None:
-    return f"`tpujob run {job_path}` runs the job as it is now" if Path(job_path).is_file() else None
+def _instead(job_path: str, *, is_sweep: bool) -> str:
+    if not Path(job_path).is_file():
+        return "give its job or its command to `tpujob run` anew"
+    what, again = ("whole sweep", "--again ") if is_sweep else ("job", "")
+    return f"`tpujob run {again}{job_path}` runs the {what} as it is now"
 
 
 def _remove_old(base: Path) -> None:
@@ -191,19 +199,18 @@ def _remove_old(base: Path) -> None:
 
 def _link_to_original(session: Session, spec: JobSpec, path: Path, told: Code, run: str) -> None:
     """Take the code from where it was, if it is the same. Raises UserError."""
-    places = {snapshot.CODE: told.directory, snapshot.DATA_APART: told.data_directory}
+    both = {snapshot.CODE: told.directory, snapshot.DATA_APART: told.data_directory}
+    places = {name: place for name, place in both.items() if place}
     what = f"the code of {run} is not kept: it {told.not_kept}"
     for name, place in places.items():
-        if place and not os.path.isdir(place):  # noqa: PTH112 - never raises
+        if not os.path.isdir(place):  # noqa: PTH112 - never raises
             raise UserError(f"{what}; and {place} is not there any more")
-        if place:
-            shutil.rmtree(path.parent / name, ignore_errors=True)
-            (path.parent / name).symlink_to(place)
+        shutil.rmtree(path.parent / name, ignore_errors=True)
+        (path.parent / name).symlink_to(place)
     with ExitStack() as stack:
         shipment = code.shipment_of(session, code.survey_of(session, spec, path), stack)
         if snapshot.shipped(spec, path, shipment).id != told.sha256:
-            where = " or ".join(filter(None, places.values()))
-            raise UserError(f"{what}; and what is in {where} has changed since")
+            raise UserError(f"{what}; and what is in {' or '.join(places.values())} has changed since")
 
 
 def _changed(spec: JobSpec, overrides: Sequence[Override]) -> JobSpec:

@@ -198,10 +198,8 @@ def _members(
 ) -> Iterator[tuple[tarfile.TarInfo, bytes | Path]]:
     """Yield what the archive consists of, with contents."""
     names = [*(each.path for each in manifest.files), *(name for name, _ in manifest.links)]
-    tops = [
-        *([CODE] if has_code and names else []),
-        *([DATA] if any(each.startswith("data/") for each in names) else []),
-    ]
+    has_data = any(each.startswith("data/") for each in names)
+    tops = [*([CODE] if has_code and names else []), *([DATA] if has_data else [])]
     for name, text in {**texts, **{f"{top}/{OWN}": EVERYTHING for top in tops}}.items():
         content = text.encode()
         yield _member(name, tarfile.REGTYPE, len(content)), content
@@ -233,11 +231,11 @@ def _member(name: str, kind: bytes, size: int = 0, mode: int = 0o644) -> tarfile
     return member
 
 
-def unpack(archive: Path, directory: Path) -> tuple[JobSpec, Path]:
+def unpack(archive: Path, directory: Path, hint: str | None = None) -> tuple[JobSpec, Path]:
     """Unpack an archive in place of this directory; return its job, and the path to whose directory its paths are relative.
 
     Whoever wrote it is not trusted: it writes and names nothing outside of the directory. Raises UserError for one that cannot
-    be read; then the directory is as it was.
+    be read, with this hint; then the directory is as it was.
     """
     try:
         private_files.make_directory(directory.parent)
@@ -250,7 +248,7 @@ def unpack(archive: Path, directory: Path) -> tuple[JobSpec, Path]:
                 shutil.rmtree(directory)
             draft.rename(directory)
     except _DAMAGED as error:
-        raise UserError(f"{archive} cannot be unpacked: {error}") from error
+        raise UserError(f"{archive} cannot be unpacked: {error}", hint=hint) from error
     return spec, directory / f"Job({spec.name})"
 
 
@@ -269,9 +267,8 @@ def _extract(packed: tarfile.TarFile, into: Path) -> None:
     for member in packed:
         name = PurePosixPath(member.name)
         is_inside = name.parts[:1] == (CODE,) and ".." not in name.parts
-        is_text = (
-            str(name) in (JOB, REQUIREMENTS, CONSTRAINTS, GIT) and member.isreg() and member.size <= MOST_TEXT_BYTES
-        )
+        may_be_text = member.isreg() and member.size <= MOST_TEXT_BYTES
+        is_text = may_be_text and str(name) in (JOB, REQUIREMENTS, CONSTRAINTS, GIT)
         if not (is_inside or is_text):
             raise ValueError(f"{member.name!r} does not belong there")
         left -= member.size

@@ -48,6 +48,9 @@ def write_report(session: Session, names: Sequence[str], out: Path | None = None
     """
     session.recover()
     page = find(session, names)
+    if out is None and page.title is None and not page.path.parent.is_dir():
+        hint = "`--out FILE` writes a page of what the ledger knows"
+        raise UserError(f"{page.path.parent}, the directory of the run, is not there any more", hint=hint)
     path = (out or page.path).absolute()
     write(session, page, path, make_directory=out is None, named=out is not None)
     return path
@@ -61,18 +64,20 @@ def live_page(session: Session, name: str) -> str:
     return pages.run_page(data, link=".", hide=session.reporter.secrets.hide, trace=False, live=True)
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a file that the user named. Raises ConfigError."""
-    with _refused(path):
+def write_file(path: Path, text: str, option: str = "--out") -> None:
+    """Write a file that the user named, by this option. Raises ConfigError."""
+    with _refused(path, option):
         whole_file.write(path, text)
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
+def _refused(path: Path, option: str = "--out") -> Iterator[None]:
+    if path.is_dir():  # so is an empty name
+        raise UserError(f"{option} has to name a file, and {relative(path)} is a directory")
     try:
         yield
     except OSError as error:
-        hint = "`--out FILE` writes it somewhere else"
+        hint = f"`{option} FILE` writes it somewhere else"
         raise ConfigError(f"{relative(path)} cannot be written: {error.strerror or error}", hint=hint) from error
 
 
@@ -154,7 +159,8 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
             if path.name == PAGE:  # of a sweep
                 mark_run(path.parent)
         if page.title is not None:
-            links = [_page_link(Path(data.report.directory), path.parent) for data in runs]
+            own = [Path(data.report.directory) / PAGE for data in runs]
+            links = [_link(each, path.parent) if each.exists() else "" for each in own]
             text = pages.runs_page(runs, title=page.title, links=links, hide=secrets.hide)
         else:
             directory = Path(runs[0].report.directory)
@@ -171,8 +177,3 @@ def _link(to: Path, seen_from: Path) -> str:
     """Return a relative link, which holds as long as both stay where they are to each other."""
     path = os.path.relpath(to.absolute(), seen_from.absolute())
     return urllib.parse.quote(path if path.startswith(".") else f"./{path}")
-
-
-def _page_link(directory: Path, seen_from: Path) -> str:
-    page = directory / PAGE
-    return _link(page, seen_from) if page.exists() else ""

@@ -86,8 +86,8 @@ def _part(usd: float | None) -> str:
 def remarks(found: CloudCost) -> list[str]:
     """Return what the table does not say: what the parts are, what has no price, what is still billed."""
     total = found.total
-    waited = f"waited for a slice, with none billed: {format_duration(3600 * total.waited_hours)}"
-    said = [waited] if total.waited_hours else []
+    waited = format_duration(3600 * total.waited_hours)
+    said = [f"waited for a slice, with none billed: {waited}"] if waited != "0 s" else []
     if not found.billed:
         return said
     parts = [

@@ -342,9 +342,9 @@ def size_of(one: LeftOut) -> str:
 def left_out_text(left_out: Sequence[LeftOut]) -> str:
     """Return what is left out, of many the biggest, and by which rule, such as `data/ 300 MB left out by .gitignore:6`.
 
-    What every job leaves out is not named; "" when that is all.
+    What every job leaves out is not named, nor a .tpujobignore; "" when that is all.
     """
-    of_user = [one for one in left_out if one.rule not in (BUILT_IN, OWN_DIRECTORY)]
+    of_user = [one for one in left_out if one.rule not in (BUILT_IN, OWN_DIRECTORY) and not one.path.endswith(OWN)]
     links = [one for one in of_user if one.is_link]
     files = [one for one in of_user if one.size_bytes and not one.is_link]
     parts = [

@@ -145,24 +145,24 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
     requirements.read(spec, job_path)
 
 
-def check_files(spec: JobSpec, found: Survey | None) -> None:
-    """Raise JobSpecError for files that the job's commands surely need and that no worker gets. `found`: what is shipped."""
+def check_files(spec: JobSpec, found: Survey | None, where: str = "") -> None:
+    """Raise JobSpecError for files that the commands need and no worker gets. `found` is shipped, `where` its name in words."""
     setup, word = spec.setup or (), spec.first_word
     may_be_made = bool(setup) or (word.startswith("/") and not traits_on(spec.on).vms)
     is_none = _SEVERAL_WORDS.fullmatch(word) or (not may_be_made and re.search(r"\s", word))
     mistakes, commands = [], [*setup, *([spec.command] if spec.command is not None else [])]
-    if is_none and _why_not_there(Needed(word), spec, found):
+    if is_none and _why_not_there(Needed(word), spec, found, where):
         mistakes = [spec.mistake(("command",), f"`{for_display(word)}` {NO_PROGRAM}")]
         commands.pop()
     for number, needed in needed_by(commands[: 1 if any(map(_MOVES_PIP.match, spec.env)) else None]):
-        why = _why_not_there(needed, spec, found)
+        why = _why_not_there(needed, spec, found, where)
         field: Field = ("command",) if number == len(setup) else ("setup", number) if len(setup) > 1 else ("setup",)
         mistakes += [spec.mistake(field, f"`{for_display(needed.path)}` {why}")] if why else []
     if mistakes:
         raise JobSpecError(mistakes)
 
 
-def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str | None:
+def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None, where: str) -> str | None:
     path, entries = posixpath.normpath(needed.path), found.entries if found is not None else {}
     entry = entries.get(path)
     if needed.in_path and (not traits_on(spec.on).vms or spec.requirements is not None or "PATH" in spec.env):
@@ -183,8 +183,8 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
         return "is not on the workers: the job ships no code; write `code: .`, or the directory that has it"
     if any(is_environment(Path(found.roots[0], each)) for each in PurePosixPath(path).parents[:-1]):
         name = re.sub(r"^python[\d.]*$", "python3", posixpath.basename(path))
-        where = "`requirements:`" if spec.file else "a requirements.txt"
-        return f"is of a virtual environment, which is not shipped; write `{name}`, and name its packages in {where}"
+        file = "`requirements:`" if spec.file else "a requirements.txt"
+        return f"is of a virtual environment, which is not shipped; write `{name}`, and name its packages in {file}"
     for one in found.left_out:
         if f"{path}/".startswith(f"{one.path.rstrip('/')}/"):
             advice = f"copy it to `{path}`" if one.is_link else f"a line `!{path}` in .tpujobignore ships it"
@@ -193,7 +193,7 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
     meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
     place, advice = f"`code: {for_display(spec.code)}`", "make it there, or in `setup:`"
     if not spec.file:
-        place, advice = f"the directory that is shipped ({printable(found.roots[0])})", "make it there"
+        place, advice = where or f"the directory that is shipped ({printable(found.roots[0])})", "make it there"
     advice = f"did you mean `{printable(meant[0])}`?" if meant else advice
     return f"is not in {place}, where the commands of the job start; {advice}"
 
@@ -210,7 +210,7 @@ def survey_of(desk: Desk, spec: JobSpec, path: Path) -> Survey | None:
     runs = desk.runs_directory  # in which others, such as TensorBoard, may write, too; what has no mark is older
     own = (desk.directory, *runs.glob("compare-*.html"), *(page.parent for page in runs.glob(f"*/{names.PAGE}")))
     found = survey(spec, path, own_directories=own, emulated=emulated)
-    check_files(spec, found)
+    check_files(spec, found, f"the code of {spec.name} as it was kept" if path.is_relative_to(desk.directory) else "")
     if found is not None:
         check_content(found)
     return found

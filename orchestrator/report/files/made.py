@@ -85,7 +85,7 @@ def read(directory: Path) -> Made | None:
     client, lock = section(found, "client"), section(found, "lock")
     missing = _text(found.get("missing"))
     if not missing and open_regular(directory / ARCHIVE) is None:
-        missing = "its job and its code were not kept"
+        missing = f"{ARCHIVE}, which has its job and its code, is not in its directory"
     packages = list(section(told, "packages").items())[:MOST_PACKAGES]
     return Made(
         git=_git(found), code=_code(section(found, "code")), command=_text(found.get("command"), MOST_BYTES),

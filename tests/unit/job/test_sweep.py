@@ -122,6 +122,8 @@ X = "command: x ${params.a}\n"
     (X + "matrix: {a: [1e-4, 2, 0.0001]}\n", "2: matrix.a[2]: `1e-4` is listed twice; remove one of them"),
     (X + "matrix: {a: [1], b: [2]}\n",
      "2: matrix.b: changes nothing; write ${params.b} in `command`, `env` or `train`"),
+    ("matrix: {lr: [1, 2]}\ncommand: x ${params.lrr}\n",
+     "2: command: `${params.lrr}`: there is no such parameter; did you mean `lr`?"),
     (X + "matrix: {a: [1], 'b c': [2]}\n",
      "2: matrix.b c: `b c` is not the name of a parameter; use letters, digits, `_` and `-`, a letter first"),
     (f"command: x ${{params.a}} ${{params.b}}\nmatrix: {{a: {list(range(101))}, b: [1, 2]}}\n",

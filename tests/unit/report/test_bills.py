@@ -231,6 +231,13 @@ def test_this_machine_has_hours_and_no_dollars() -> None:
     assert tables.remarks(found) == []
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(0.01, []), (5, ["waited for a slice, with none billed: 5 s"])])
+def test_a_wait_is_told_unless_it_rounds_to_nothing(seconds: float, said: list[str]) -> None:
+    found = cloud(LOCAL)
+    waited = replace(found.total, waited_hours=seconds / 3600)
+    assert tables.remarks(replace(found, total=waited)) == said
+
+
 def test_csv_has_one_line_for_each_row_and_an_unknown_dollar_is_empty() -> None:
     text = tables.csv_text(report(USED, DARK, LOCAL))
     rows = list(csv.DictReader(io.StringIO(text)))

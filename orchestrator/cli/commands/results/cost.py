@@ -67,7 +67,8 @@ def cost(
     ask = client.queue.cost if of_queue else client.cost
     found = ask(name, month=month, since=since, by="run" if page is not None else cast("By", by))
     if page is not None:
-        pages.write_file(page, cost_page.cost_page(found, tables.title(found), client.session.reporter.secrets.hide))
+        text = cost_page.cost_page(found, tables.title(found), client.session.reporter.secrets.hide)
+        pages.write_file(page, text, "--page")
         emit(str(relative(page.absolute())))
         return
     if as_csv:

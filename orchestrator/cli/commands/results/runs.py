@@ -25,7 +25,7 @@ def _print_run(found: RunReport) -> None:
             emit()
             print_table(table.head, table.rows, right=table.right, wraps=(1,))
     emit()
-    emit_stages([*results.remark_lines(found), *results.profile_lines(found), f"in       {found.directory}"])
+    emit_stages([*results.remark_lines(found), *results.profile_lines(found)])
 
 
 def compare(
