@@ -174,16 +174,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _send(self, page: str) -> None:
-        self._begin(
-            HTTPStatus.OK, {"Content-Type": "text/html; charset=utf-8"}, data := page.encode("utf-8", "replace")
-        )
-        self._write(data)
+        data = page.encode("utf-8", "replace")
+        self._begin(HTTPStatus.OK, {"Content-Type": "text/html; charset=utf-8"}, data)
 
     def _say(self, status: HTTPStatus, text: str) -> None:
-        self._begin(
-            status, {"Content-Type": "text/plain; charset=utf-8"}, data := f"{text}\n".encode("utf-8", "replace")
-        )
-        self._write(data)
+        data = f"{text}\n".encode("utf-8", "replace")
+        self._begin(status, {"Content-Type": "text/plain; charset=utf-8"}, data)
 
     def _send_file(self, file: BinaryIO, name: str) -> None:
         with file:
@@ -203,6 +199,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if data is not None:
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
+        self._write(data or b"")
 
     def _write(self, data: bytes) -> None:
         if self.command != "HEAD":

@@ -72,9 +72,9 @@ def write_file(path: Path, text: str, option: str = "--out") -> None:
 
 @contextmanager
 def _refused(path: Path, option: str = "--out") -> Iterator[None]:
-    if path.is_dir():  # so is an empty name
-        raise UserError(f"{option} has to name a file, and {relative(path)} is a directory")
     try:
+        if path.is_dir():  # so is an empty name
+            raise UserError(f"{option} has to name a file, and {relative(path)} is a directory")
         yield
     except OSError as error:
         hint = f"`{option} FILE` writes it somewhere else"
