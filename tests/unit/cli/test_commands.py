@@ -381,8 +381,8 @@ def test_ctrl_c_while_modules_are_loaded_is_one_line(ledger: Ledger, module: str
 
 def test_ctrl_c_on_a_command_that_only_looks_names_no_slice(ledger: Ledger) -> None:
     ledger.record(Intent(lease_and_request()[0]))
-    code = "from orchestrator.api.live import serving\nserving.Served.wait = press"
-    done = during(code, "top", "--open")
+    code = "from orchestrator.api.live import serving, top\nserving.Served.wait = press\n"
+    done = during(f"{code}top.ask = lambda _: top.Asked()", "top", "--open")  # which would start an emulator
     assert done.returncode == 130 and "stop" not in done.stderr, done.stderr
 
 
