@@ -166,9 +166,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._say(HTTPStatus.NOT_FOUND, "there is no such page")
         except TpujobError as error:
             self._say(HTTPStatus.NOT_FOUND, error.message)
-        except (
-            Exception
-        ) as error:  # else the page would be none, and the terminal full of what only a browser asked for
+        except Exception as error:  # else the browser has no page, and the terminal a traceback
             self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     do_HEAD = do_GET
