@@ -4,7 +4,7 @@ It runs beside the job with the job's own `python3` (text/scripts.py), and impor
 """
 
 # Paths are text, as in `host`.
-# ruff: noqa: PTH107, PTH118, PTH120, PTH123
+# ruff: noqa: PTH105, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import json
@@ -14,12 +14,12 @@ import sys
 from importlib import metadata
 
 NAME = "packages.json"
-SCHEMA = 1
+HEAD = b'{"schema":1,'
 MOST = 5000
 
 
 def job_packages(directory: str) -> None:
-    """Write down names and versions, unless the job has a file of this name. Raises OSError for a full disk."""
+    """Write down names and versions, unless the job made a file of this name. Raises OSError for a full disk."""
     os.umask(0o022)  # as that of the job
     os.nice(19)
     found: dict[str, str] = {}
@@ -31,11 +31,13 @@ def job_packages(directory: str) -> None:
         if isinstance(name, str) and isinstance(version, str) and len(found) < MOST:
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)  # the first one in the path is imported
     python = ".".join(map(str, sys.version_info[:3]))
-    told = {"schema": SCHEMA, "python": python, "packages": dict(sorted(found.items()))}
+    told = {"schema": 1, "python": python, "packages": dict(sorted(found.items()))}
+    path = os.path.join(directory, NAME)
+    with open(path, "a+b") as there:  # that of the attempt before comes with the work it saved
+        there.seek(0)
+        if there.read(len(HEAD)) not in (b"", HEAD):
+            return
     draft = os.path.join(os.path.dirname(directory), ".draft.packages")  # which is never collected
     with open(draft, "w") as file:
         file.write(json.dumps(told, separators=(",", ":")))
-    try:
-        os.link(draft, os.path.join(directory, NAME))
-    finally:
-        os.remove(draft)
+    os.replace(draft, path)

@@ -126,12 +126,12 @@ def test_it_ends_with_the_job_on_a_worker_and_what_it_has_is_among_the_artifacts
 # -- packages ----------------------------------------------------------------------------------------------------------
 
 
-def listed(directory: Path, site: Path, rc: int = 0) -> dict[str, object]:
+def listed(directory: Path, site: Path) -> dict[str, object]:
     (directory / "artifacts").mkdir(exist_ok=True)
     (directory / "agent.zip").write_bytes(agent.archive())
     command = [sys.executable, "-S", str(directory / "agent.zip"), "job_packages", str(directory / "artifacts")]
     done = subprocess.run(command, env={"PYTHONPATH": str(site)}, cwd=directory, timeout=HANG_S, check=False)
-    assert done.returncode == rc
+    assert done.returncode == 0
     assert sorted(path.name for path in directory.iterdir() if path.name.startswith(".draft")) == []
     found: dict[str, object] = json.loads((directory / "artifacts" / packages.NAME).read_text())
     return found
@@ -154,7 +154,14 @@ def test_the_packages_of_the_python_are_listed_and_none_is_imported(tmp_path: Pa
 def test_a_list_that_the_job_wrote_itself_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "artifacts").mkdir()
     (tmp_path / "artifacts" / packages.NAME).write_text('{"react": "18"}')
-    assert listed(tmp_path, tmp_path, rc=1) == {"react": "18"}
+    assert listed(tmp_path, tmp_path) == {"react": "18"}
+
+
+def test_the_list_of_an_attempt_whose_work_goes_on_is_replaced_by_that_of_the_next(tmp_path: Path) -> None:
+    """It comes with the saved work, and the next attempt may have other versions."""
+    now = listed(tmp_path, tmp_path)
+    (tmp_path / "artifacts" / packages.NAME).write_text('{"schema":1,"python":"3.8.0","packages":{"old":"1"}}')
+    assert listed(tmp_path, tmp_path) == now != {}
 
 
 def test_a_job_neither_waits_for_the_list_nor_fails_without_python(tmp_path: Path, worker: Worker) -> None:
