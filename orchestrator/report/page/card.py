@@ -65,9 +65,8 @@ def _path(points: Sequence[Point]) -> str:
         if value is None:
             pen = "M"
             continue
-        share = (
-            (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.5
-        )  # halves: no difference is infinite
+        # Halves: no difference is infinite.
+        share = (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.5
         found.append(f"{pen}{(x - begin) / (end - begin) * WIDTH:.1f} {HEIGHT - 3 - share * (HEIGHT - 6):.1f}")
         pen = "L"
     return " ".join(found)
