@@ -20,7 +20,7 @@ from typing import IO, Any
 SCHEMA = 1
 MANIFEST = "manifest.json"
 LOSSES = "losses.jsonl"
-TPU_METRICS = "tpu-metrics.jsonl"  # by tpujob's sampler beside the training
+OF_TPUJOB = ("tpu-metrics.jsonl", "host.jsonl", "packages.json")  # what tpujob writes beside the training
 RESULT, ERROR = "function-result.json", "function-error.json"  # of a function of the Python API (functions/call.py)
 METRICS = "metrics.jsonl"
 RESUMED = (
@@ -92,13 +92,14 @@ def write_json(path: Path, value: Any) -> None:
 def write_manifest(directory: Path) -> None:
     """Write manifest.json: path, size and hash of every file below `directory`, including files of an `entry`.
 
-    Without what others write while they watch the training, which may still grow.
+    Without what tpujob writes beside the training, which may change until the training has ended.
     """
+    left_out = {directory / name for name in (MANIFEST, *OF_TPUJOB)}
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
     entries = [
         {"path": path.relative_to(directory).as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in files
-        if path not in (directory / MANIFEST, directory / TPU_METRICS)
+        if path not in left_out
     ]
     write_json(directory / MANIFEST, {"schema": SCHEMA, "files": entries})
 

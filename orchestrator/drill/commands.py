@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 GRACE_S = 180.0  # after Ctrl-C, for a command to delete its slice and prove it; then its guardian and `down` go on
-ADVICE = ("hint:", "do now")
+NO_REASON = ("hint:", "do now", "run      ")  # advice, and where the results of a run are
 _ZONE = re.compile(r"/locations/([a-z0-9-]+)/")
 _CREATED = re.compile(r"[?&](?:nodeId|queuedResourceId)=([A-Za-z0-9-]+)")
 
@@ -29,9 +29,9 @@ class Done:
 
     @property
     def last(self) -> str:
-        """Return the last thing that it said, without what would help."""
+        """Return the last thing that it said about how it went."""
         lines = [line.strip() for line in f"{self.out}\n{self.err}".splitlines()]
-        said = [line for line in lines if line and not line.startswith(ADVICE)]
+        said = [line for line in lines if line and not line.startswith(NO_REASON)]
         return said[-1] if said else "nothing"
 
 

@@ -89,7 +89,8 @@ def test_the_losses_of_an_epoch_that_is_trained_again_are_replaced(tmp_path: Pat
 
 
 def test_the_manifest_does_not_list_what_tpujob_still_writes_beside_the_training(tmp_path: Path) -> None:
-    (tmp_path / artifacts.TPU_METRICS).write_text("{}\n")
+    for name in artifacts.OF_TPUJOB:
+        (tmp_path / name).write_text("{}\n")
     (tmp_path / "weights.bin").write_bytes(b"1")
     artifacts.write_manifest(tmp_path)
     listed = json.loads((tmp_path / artifacts.MANIFEST).read_text())["files"]

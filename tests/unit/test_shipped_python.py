@@ -14,7 +14,7 @@ from orchestrator.cli.command_table import COMMANDS, LIGHT, children
 from orchestrator.hosts.ssh import agent
 from orchestrator.job import job_spec, train_keys
 from orchestrator.job.json_schema import Section
-from orchestrator.vm.agent import chips
+from orchestrator.vm.agent import chips, host, packages
 from payload import artifacts, config
 from tests import ROOT
 from tests.unit.test_imports import is_within
@@ -101,8 +101,8 @@ def test_what_python_3_10_lacks_for_a_training_is_one_line(
 ABSENT = object()
 
 
-def test_the_payload_knows_the_file_that_the_sampler_of_tpujob_writes() -> None:
-    assert artifacts.TPU_METRICS == chips.NAME
+def test_the_payload_knows_the_files_that_tpujob_writes_beside_a_training() -> None:
+    assert artifacts.OF_TPUJOB == (chips.NAME, host.NAME, packages.NAME)
 
 
 def sides(model: type[Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:

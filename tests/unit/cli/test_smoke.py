@@ -145,11 +145,13 @@ def test_a_step_for_which_too_little_time_is_left_is_not_begun(tmp_path: Path) -
     assert played.steps[0].what.startswith("not played") and not played.steps[0].ok
 
 
-def test_what_a_command_said_last_is_no_advice() -> None:
+def test_what_a_command_said_last_is_no_advice_nor_where_its_results_are() -> None:
     assert (
         Done(77, "", "auth     no permission\nhint: ask your admin\n   do now   gcloud …\n").last
         == "auth     no permission"
     )
+    ended = "lost     worker0: artifacts/a.txt · damaged\nrun      g4j6yhq3sy · 17.9 s · runs/report.html\n"
+    assert Done(65, "", ended).last == "lost     worker0: artifacts/a.txt · damaged"
     assert Done(1, "", "").last == "nothing"
 
 
