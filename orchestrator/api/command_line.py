@@ -96,7 +96,7 @@ class CommandClient(Client):
 
     def watching(self) -> AbstractContextManager[Watch]:
         """Return what looks again and again at all that goes on, in sessions of its own, for a `with` block."""
-        return closing(live.top.Watch(self._another_session))
+        return closing(live.top.Watch(self._others()))
 
     def serve(self, tell: Callable[[str, Path], object]) -> None:
         """Serve all that goes on as a page, until nothing has looked for an hour.
@@ -104,15 +104,25 @@ class CommandClient(Client):
         `tell` gets its address, and a file that leads a browser there.
         """
         with (
-            live.serving.serving(self._another_session) as served,
+            live.serving.serving(self._others()) as served,
             live.serving.opener(self.session.directory, served.address) as path,
         ):
             tell(served.address, path)
             served.wait()
 
-    def _another_session(self) -> AbstractContextManager[Session]:
-        silent = sessions.reporter.Reporter(secrets=self.reporter.secrets)
-        return closing(sessions.session.Session.open(self.cloud, self.project, reporter=silent, light=True))
+    def _others(self) -> Callable[[], AbstractContextManager[Session]]:
+        """Return what opens silent sessions beside that of the command. What they cannot prove gone is the command's."""
+        with self._session(light=True) as own:
+            unproven = own.unproven
+
+        def another() -> AbstractContextManager[Session]:
+            silent = sessions.reporter.Reporter(secrets=self.reporter.secrets)
+            opens = sessions.session.Session.open
+            opened = opens(self.cloud, self.project, reporter=silent, light=True, after_end=after_end)
+            opened.unproven = unproven
+            return closing(opened)
+
+        return another
 
     def load(self, request: JobRequest) -> CheckedJob:
         """Return the job or sweep of a file or a command, changed as the options say. Raises JobSpecError, UserError."""

@@ -157,8 +157,8 @@ class JobSpec(Section):
     tpu_metrics: bool = Field(
         default=True,
         description="Sample HBM use and duty cycle on each worker, every 10 s, in a process beside the job, where the job's "
-        "`python3` has libtpu, but not on the emulator; sample the processors and memory of its host; and look whether the job "
-        "uses the chips (docs/reports.md).",
+        "`python3` has libtpu, but not on the emulator; sample the processors and memory of its host; list its packages; and "
+        "look whether the job uses the chips (docs/reports.md). With `false`, only the job writes to `$TPUJOB_ARTIFACTS`.",
     )
     bucket: Annotated[str | None, BeforeValidator(field_rules.bucket), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,

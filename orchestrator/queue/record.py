@@ -20,7 +20,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.promise.lease.run_spec import SweepPart, read
 from orchestrator.text import names, parsing
 
-VERSION = 1
+VERSIONS = (1, 2)  # a runner that knows 1 only cannot unpack the archive of a job that this one has added
 NO_SWEEP = SweepPart()
 NAME = "queue.json"
 KEPT_S, MOST_ENDED = 30 * 86400.0, 500  # how long a job that has ended stays in the record, and how many at least
@@ -136,7 +136,7 @@ class Queue:
     jobs: tuple[QueuedJob, ...] = ()
     refused: dict[str, Any] = field(default_factory=dict)  # by request
     write: str = ""
-    version: int = VERSION
+    version: int = VERSIONS[0]
 
     def job(self, job_id: str) -> QueuedJob | None:
         """Return the job of this id."""
@@ -210,7 +210,7 @@ def from_json(content: bytes, where: str) -> Queue:
         if not isinstance(values, dict) or not isinstance(values.get("jobs"), list):
             raise ValueError("it is no record of a queue")
         version = values.get("version")
-        if version != VERSION:
+        if version not in VERSIONS:
             raise ConfigError(
                 f"the queue in {where} is of another tpujob (version {version!r})",
                 hint="install the newer tpujob; nothing of the queue is started or deleted meanwhile",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.queue.record import KEPT_S, MOST_ENDED, Bounds, End, Queue, QueuedJob, Refusal, Stage, Turn
+from orchestrator.queue.record import KEPT_S, MOST_ENDED, VERSIONS, Bounds, End, Queue, QueuedJob, Refusal, Stage, Turn
 
 LONGEST_S = 366 * 86400.0  # of the time in which a bound in dollars counts
 MOST_STUMBLES = 30  # starts one after the other that no runner finished: another one would cost a slice again
@@ -282,7 +282,8 @@ def add(*jobs: QueuedJob) -> Step:
             for each in ended_before[MOST_ENDED:]
             if _end_at(each) < now - KEPT_S and all(at < now - LONGEST_S for at, _ in each.spent)
         }
-        return replace(queue, jobs=(*(each for each in queue.jobs if each.id not in dropped), *new))
+        kept = (each for each in queue.jobs if each.id not in dropped)
+        return replace(queue, jobs=(*kept, *new), version=VERSIONS[-1])
 
     return step
 

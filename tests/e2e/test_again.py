@@ -28,7 +28,7 @@ name: same
 tpu: {zone: us-central1-a}
 code: code
 command: |
-  until [ -e "$TPUJOB_ARTIFACTS/host.jsonl" ] && [ -e "$TPUJOB_ARTIFACTS/packages.json" ]; do sleep 0.05; done
+  until grep -q cpus "$TPUJOB_ARTIFACTS/host.jsonl" && [ -s "$TPUJOB_ARTIFACTS/packages.json" ]; do sleep 0.05; done 2>/dev/null
   echo done >"$TPUJOB_ARTIFACTS/out"
 """
 

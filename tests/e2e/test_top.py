@@ -24,9 +24,10 @@ from orchestrator.hosts.ssh.dial import Direct, Relayed
 from tests.cli_fixture import Tpujob, take_terminal
 from tests.waiting import HANG_S, until
 
-# Its chips and its host are played: on a TPU, agents beside the job write these files.
+# Its chips and its host are played: else agents beside the job write these files.
 JOB = """
 name: fit
+tpu_metrics: false
 tpu: {zone: us-central1-a}
 command: |
   for file in metrics:'{"step": 41, "loss": 0.25, "images_per_s": 120}' host:'{"cpu_percent": 12.5}' \\
@@ -224,6 +225,20 @@ def test_it_has_no_connection_but_to_the_api_and_its_death_leaves_the_run_alone(
         each.process.send_signal(signal.SIGKILL)
         assert each.process.wait(HANG_S) == -signal.SIGKILL
     assert run.poll() is None and told(tpujob)["state"] == "running"
+
+
+def test_a_run_that_was_killed_is_finished_beside_the_table_and_has_its_page(tpujob: Tpujob) -> None:
+    process = tpujob.start("run", tpujob.job(JOB), stderr=subprocess.STDOUT)
+    tpujob.until("trained", process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    shown = Top(tpujob)
+    try:
+        shown.shows("interrupted")
+        until(lambda: [*tpujob.directory.glob("runs/*/report.html")], "the page")
+        assert shown.end() == 0 and tpujob.alive() == []
+    finally:
+        shown.close()
 
 
 def test_ctrl_c_ends_it_and_not_the_run(tpujob: Tpujob, run: subprocess.Popen[str], tops: list[Top]) -> None:

@@ -15,6 +15,7 @@ from orchestrator.hosts.ssh import agent
 from orchestrator.job import job_spec, train_keys
 from orchestrator.job.json_schema import Section
 from orchestrator.vm.agent import chips, host, packages
+from orchestrator.vm.buckets.manifest import MEASURED
 from payload import artifacts, config
 from tests import ROOT
 from tests.unit.test_imports import is_within
@@ -103,6 +104,7 @@ ABSENT = object()
 
 def test_the_payload_knows_the_files_that_tpujob_writes_beside_a_training() -> None:
     assert artifacts.OF_TPUJOB == (chips.NAME, host.NAME, packages.NAME)
+    assert {f"artifacts/{name}" for name in artifacts.OF_TPUJOB} == MEASURED
 
 
 def sides(model: type[Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:

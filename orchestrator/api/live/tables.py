@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -52,8 +53,9 @@ def cells(row: TopRow, now: float) -> tuple[str, ...]:
         return "-" if value is None or row.state != "running" else f"{value:.0f} %"
 
     step = "-" if row.step is None else f"{row.step:,}"
-    if row.ended_at is None and row.seen_at is not None and now - row.seen_at > STALE_S:
-        step += f", {rough_duration(now - row.seen_at)} ago"
+    seen_s = 0.0 if row.seen_at is None or row.ended_at is not None else time.time() - row.seen_at
+    if seen_s > STALE_S:
+        step += f", {rough_duration(seen_s)} ago"
     rate = "-"
     if row.rate is not None:
         rate = f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}"
@@ -73,7 +75,7 @@ def cells(row: TopRow, now: float) -> tuple[str, ...]:
         percent(row.hbm_percent),
         percent(row.duty_percent),
         percent(row.cpu_percent),
-        format_cost(row.usd_so_far, ""),
+        format_cost(row.usd_so_far, "" if row.usd_so_far is not None else row.cloud),
         "-" if row.usd_at_most is None or row.ended_at is not None else format_usd(row.usd_at_most),
         until,
     )

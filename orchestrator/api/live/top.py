@@ -65,7 +65,7 @@ class TopRow:
     duty_percent: float | None = None
     cpu_percent: float | None = None
     memory_percent: float | None = None
-    seen_at: float | None = None  #: when the step came
+    seen_at: float | None = None  #: when the step came, by this machine's clock
     usd_so_far: float | None = None
     usd_at_most: float | None = None
     started_at: float | None = None
@@ -112,8 +112,10 @@ Known = dict[Key, TopRow]
 
 def ask(session: Session) -> Asked:
     """Ask the API, the watchdogs and the queue; recovery included. What does not answer is one of the problems."""
+    session.unproven.clear()  # the recovery names what is so now
     found = status.status(session)
-    problems = [f"{each.project}: {each.why}" for each in found.projects if not each.complete]
+    problems = [f"NOT VERIFIED GONE: {each.lease.name.node}: tpujob status" for each in session.unproven.values()]
+    problems += [f"{each.project}: {each.why}" for each in found.projects if not each.complete]
     problems += [each.summary for each in found.projects if not each.running]
     told, jobs = dict[str, Mapping[str, Any]](), tuple[Any, ...]()
     for attempt in session.ledger.attempts_open():
@@ -212,7 +214,8 @@ def _run(session: Session, run: RunRecord, attempt: Attempt, row: SliceRow | Non
     remark = attempt.detail if is_over and attempt.state is not AttemptState.SUCCEEDED else row.remark if row else ""
     used = "" if files.remark and files.remark in (remark or "") else files.remark
     said = (f"attempt {number}" if number > 1 and not is_over else "", remark, used)
-    place = dict(zip(("accelerator_type", "zone"), run.spec.tpu.place, strict=True)) if lease is None else _place(lease)
+    asked = run.spec.tpu.place if traits.traits_of(run.cloud).tpus else (None, None)
+    place = dict(zip(("accelerator_type", "zone"), asked, strict=True)) if lease is None else _place(lease)
     at_most = None if living is None or cost is None else costs.at_most(living)
     if at_most is not None and living is not None:  # and what the attempts before it cost
         at_most += (cost or 0.0) - (costs.of_lease(living, session.now(run.cloud)) or 0.0)

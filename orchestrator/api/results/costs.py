@@ -52,7 +52,8 @@ def cost(
     if runs is None or month is not None or since is not None:
         asked = period(month, since, asked_at)
     else:
-        asked = Period(min(run.created_at for run in runs.values()))
+        waits_since = [each.added_at for each in queued or () if each.id in runs]
+        asked = Period(min([run.created_at for run in runs.values()] + waits_since))
     wanted = None if runs is None else {*runs}
     if queued is not None:
         wanted = {each.id for each in queued if wanted is None or each.id in wanted}
@@ -245,7 +246,7 @@ def _worked(ledger: Ledger, run: RunRecord, attempts: Sequence[Attempt], now: fl
             failed=attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED,
             lost=any(kind == "attempt_ended" and data.get("cause") for _, kind, data in own),
             main_at=attempt.started_at, done_at=done_at, noticed_at=noticed_at, spans=spans,
-            saved_at=next((data.get("saved_at") for _, kind, data in after if kind == "continued"), None),
+            saved_at=costs.saved_at(after, ended_at),
         )  # fmt: skip
         found.append(work)
     return found

@@ -253,37 +253,16 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
     view = asked.view_of(lease) if asked is not None else CloudError("it was created after the API was asked")
     state = _state(view)
     return SliceRow(
-        name=lease.handle,
-        node=lease.name.node,
-        project=lease.name.project,
-        zone=lease.name.zone,
-        accelerator_type=lease.accelerator_type,
-        spot=lease.spot,
-        purpose=str(lease.purpose),
-        lease=str(lease.state),
-        lease_id=lease.id,
-        state=state,
-        created_at=lease.created_at,
-        deadline=lease.deadline,
-        ends_at=lease.ends_at,
-        hold_until=lease.hold_until,
-        idle_s=lease.idle_s,
-        idle_ends_at=None if state in _STOPPED_STATES else _idle_ends_at(session, lease),
-        down_at=lease.down_at,
-        in_use=session.locks.is_locked(lease.id),
-        followed=lookup.is_followed(session, lease),
-        usd_per_hour=lease.usd_per_hour,
-        usd_so_far=costs.of_lease(lease, now),
-        usd_at_most=costs.at_most(lease),
-        budget_usd=lease.budget_usd,
-        mode=str(lease.mode),
-        emulated=traits.is_emulated(lease.cloud),
-        run=lease.run,
-        owner=lease.owner,
-        yours=True,
-        remark="; ".join(_remarks(session, state, lease, waiting)) or None,
-        now=now,
-    )
+        name=lease.handle, node=lease.name.node, project=lease.name.project, zone=lease.name.zone,
+        accelerator_type=lease.accelerator_type, spot=lease.spot, purpose=str(lease.purpose), lease=str(lease.state),
+        lease_id=lease.id, state=state, created_at=lease.created_at, deadline=lease.deadline, ends_at=lease.ends_at,
+        hold_until=lease.hold_until, idle_s=lease.idle_s,
+        idle_ends_at=None if state in _STOPPED_STATES else _idle_ends_at(session, lease), down_at=lease.down_at,
+        in_use=session.locks.is_locked(lease.id), followed=lookup.is_followed(session, lease),
+        usd_per_hour=lease.usd_per_hour, usd_so_far=costs.of_lease(lease, now), usd_at_most=costs.at_most(lease),
+        budget_usd=lease.budget_usd, mode=str(lease.mode), emulated=traits.is_emulated(lease.cloud), run=lease.run,
+        owner=lease.owner, yours=True, remark="; ".join(_remarks(session, state, lease, waiting)) or None, now=now,
+    )  # fmt: skip
 
 
 def _remarks(session: Session, state: str, lease: Lease, waiting: str | None) -> list[str]:
@@ -342,27 +321,13 @@ def _unleased(session: Session, asked: ProjectInventory, view: cloud_api.SliceVi
 
     owner = view.labels.get(names.OWNER)
     return SliceRow(
-        name=view.labels.get(names.NAME) or view.name.node,
-        node=view.name.node,
-        project=view.name.project,
-        zone=view.name.zone,
-        accelerator_type=view.accelerator_type,
-        spot=view.spot,
-        lease_id=view.labels.get(names.LEASE_ID),
-        state=view.native_state,
-        created_at=since,
-        deadline=claim.deadline if claim else None,
-        ends_at=ends_at,
-        usd_per_hour=price,
-        usd_so_far=usd(now),
-        usd_at_most=usd(ends_at),
-        mode=view.labels.get(names.MODE),
-        emulated=traits.is_emulated(asked.cloud),
-        owner=owner,
-        yours=lookup.is_own(session, owner),
-        remark=remark,
-        now=now,
-    )
+        name=view.labels.get(names.NAME) or view.name.node, node=view.name.node, project=view.name.project,
+        zone=view.name.zone, accelerator_type=view.accelerator_type, spot=view.spot,
+        lease_id=view.labels.get(names.LEASE_ID), state=view.native_state, created_at=since,
+        deadline=claim.deadline if claim else None, ends_at=ends_at, usd_per_hour=price, usd_so_far=usd(now),
+        usd_at_most=usd(ends_at), mode=view.labels.get(names.MODE), emulated=traits.is_emulated(asked.cloud),
+        owner=owner, yours=lookup.is_own(session, owner), remark=remark, now=now,
+    )  # fmt: skip
 
 
 def _note_overdue(session: Session) -> None:

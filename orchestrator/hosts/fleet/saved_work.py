@@ -181,6 +181,8 @@ class SavedWork:
                 aside = self.directory.with_name("earlier") / f"worker{worker}" / place
                 private_files.make_directory(aside.parent)
                 (self.of(worker) / place).replace(aside)
+        if self._kept and not self._state_here().files:  # nothing goes on from what tpujob measured
+            return (None,) * workers
         return tuple(self._shipment(index, on_progress) for index in range(workers))
 
     def of(self, worker: int) -> Path:

@@ -101,7 +101,7 @@ def command(*arguments: str) -> str:
 
 def command_of_the_job(*arguments: str) -> str:
     """The command line of one verb for the job's own Python. The arguments are written for bash."""
-    return " ".join(["python3", _place(), *arguments])
+    return " ".join(["exec python3", _place(), *arguments])
 
 
 def _place() -> str:

@@ -179,9 +179,9 @@ def _with_host(main: str, spec: JobSpec, emulation: Emulation | None) -> str:
     """Return the script with what says which packages the job has, and what its host does, beside it."""
     listing = agent.command_of_the_job("job_packages", '"$TPUJOB_ARTIFACTS"')
     sampling = f'{agent.command("host_metrics")} "$TPUJOB_ARTIFACTS" {HOST_EVERY_S}'
-    main = scripts.beside(main, f"{FIRST_WORKER} {listing}")
     if not spec.tpu_metrics:
         return main
+    main = scripts.beside(main, f"{FIRST_WORKER} {listing}")
     # All emulated workers are on one machine.
     return scripts.beside(main, sampling if emulation is None else f"{FIRST_WORKER} {sampling}")
 

@@ -83,7 +83,7 @@ def read(directory: Path) -> Made | None:
     if not found and not told:
         return None
     client, lock = section(found, "client"), section(found, "lock")
-    missing = _text(found.get("missing"))
+    missing = _text(found.get("missing")) if found else f"its {NAME} is not there, or this tpujob cannot read it"
     if not missing and open_regular(directory / ARCHIVE) is None:
         missing = f"{ARCHIVE}, which has its job and its code, is not in its directory"
     packages = list(section(told, "packages").items())[:MOST_PACKAGES]

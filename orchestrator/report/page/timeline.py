@@ -74,7 +74,7 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
     """
     directory = Path(run.directory)
     report = results.report(ledger, run, attempt, now)
-    attempts = ledger.attempts_of(run.id)
+    attempts = ledger.attempts_of(run.id)[: len(report.attempts)]  # another one may have begun meanwhile
     leases = {lease.id: lease for lease in ledger.leases_of(run.id)}
     for each in attempts:
         if each.lease_id is not None and each.lease_id not in leases:
@@ -244,7 +244,7 @@ def losses(data: RunData) -> list[Loss]:
     for number, ((attempt, before), (next_attempt, after)) in enumerate(pairs, 1):
         if before.ended_at is None:
             continue
-        saved_at = next((e.get("saved_at") for _, kind, e in data.events[next_attempt.id] if kind == "continued"), None)
+        saved_at = costs.saved_at(data.events[next_attempt.id], before.ended_at)
         ran_s = 0.0 if before.running_at is None else before.ended_at - before.running_at
         redone_s = ran_s if saved_at is None else min(max(before.ended_at - saved_at, 0.0), ran_s)
         further_at = _further_at(data, before, after)

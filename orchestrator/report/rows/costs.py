@@ -4,8 +4,9 @@ A slice counts from its create call (a queued one from its capacity on) to its p
 not proven absent may still be billed. `now` is always the ledger's time of the slice's cloud, in unix seconds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator import traits
 from orchestrator.promise.lease.lease import HeldFor, Lease
@@ -51,8 +52,9 @@ def of_run(ledger: Ledger, run: RunRecord, now: float) -> float | None:
 
 def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float | None]:
     """Return the dollars of each attempt by its id, in their order; their sum is `of_run`."""
+    found = shares(ledger, run, now)  # before the attempts: another one may begin meanwhile
     amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in ledger.attempts_of(run.id)}
-    for share in shares(ledger, run, now):
+    for share in found:
         amounts[share.attempt].append(between(share.lease.usd_per_hour, share.since, share.until))
     return {attempt: total(parts) for attempt, parts in amounts.items()}
 
@@ -119,6 +121,18 @@ def between(usd_per_hour: float | None, since: float, until: float) -> float | N
 def began_at(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:
     """Return when the attempt began, in unix seconds of the ledger."""
     return next((at for at, kind, _ in ledger.events(attempt.id) if kind == "began"), run.created_at)
+
+
+def saved_at(events: Iterable[tuple[float, str, Mapping[str, Any]]], lost_at: float | None) -> float | None:
+    """Return when the work was saved from which an attempt with these events went on; None: it began anew, or did not follow.
+
+    `lost_at`: when the attempt before it ended. Older ledgers have the seconds between the two.
+    """
+    told = next((data for _, kind, data in events if kind == "continued"), {})
+    if lost_at is not None and told.get("saved_s") is not None:
+        return lost_at - float(told["saved_s"])
+    found: float | None = told.get("saved_at")
+    return found
 
 
 def came_to_nothing(ledger: Ledger, lease: Lease) -> bool:

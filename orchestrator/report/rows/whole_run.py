@@ -119,8 +119,8 @@ class AttemptReport:
 
 def attempt_reports(ledger: Ledger, run: RunRecord, now: float) -> tuple[AttemptReport, ...]:
     """Return the attempts of a run in order. `now`: the ledger's time of the run's cloud."""
-    amounts = costs.of_attempts(ledger, run, now)
-    reports = [_report(ledger, run, attempt, amounts[attempt.id]) for attempt in ledger.attempts_of(run.id)]
+    attempts, amounts = ledger.attempts_of(run.id), costs.of_attempts(ledger, run, now)  # first those: more may begin
+    reports = [_report(ledger, run, attempt, amounts[attempt.id]) for attempt in attempts]
     for index, after in enumerate(reports[1:]):
         before = reports[index]
         if before.ended_at is not None and after.running_at is not None:

@@ -4,7 +4,7 @@ The script of a job runs it beside the job (text/scripts.py). docs/reports.md de
 """
 
 # Paths are text: pathlib takes 5 ms to import, on each of many workers.
-# ruff: noqa: PTH118, PTH123
+# ruff: noqa: PTH108, PTH118, PTH123
 from __future__ import annotations
 
 import json
@@ -68,8 +68,12 @@ def _write(path: str, line: dict[str, Any]) -> None:
     """Append a line to the file, unless the job made it; a disk that is full has no more of them."""
     try:
         if not os.path.lexists(path):
-            with open(path, "xb") as file:
-                file.write(HEAD)
+            with open(path, "xb", buffering=0) as file:
+                try:
+                    file.write(HEAD)
+                except OSError:
+                    os.unlink(path)  # an empty one would be the job's
+                    raise
         with open(path, "r+b") as file:
             if file.read(len(HEAD)) == HEAD:
                 file.seek(0, os.SEEK_END)

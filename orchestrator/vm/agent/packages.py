@@ -4,13 +4,14 @@ It runs beside the job with the job's own `python3` (text/scripts.py), and impor
 """
 
 # Paths are text, as in `host`.
-# ruff: noqa: PTH105, PTH118, PTH120, PTH123
+# ruff: noqa: PTH105, PTH108, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import json
 import os
 import re
 import sys
+from contextlib import suppress
 from importlib import metadata
 
 NAME = "packages.json"
@@ -33,11 +34,18 @@ def job_packages(directory: str) -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     told = {"schema": 1, "python": python, "packages": dict(sorted(found.items()))}
     path = os.path.join(directory, NAME)
-    with open(path, "a+b") as there:  # that of the attempt before comes with the work it saved
-        there.seek(0)
-        if there.read(len(HEAD)) not in (b"", HEAD):
-            return
-    draft = os.path.join(os.path.dirname(directory), ".draft.packages")  # which is never collected
-    with open(draft, "w") as file:
-        file.write(json.dumps(told, separators=(",", ":")))
-    os.replace(draft, path)
+    # Never collected, and on the disk of the artifacts: the job may have put them elsewhere.
+    draft = os.path.join(os.path.dirname(os.path.realpath(directory)), ".draft.packages")
+    try:
+        with open(draft, "w") as file:
+            file.write(json.dumps(told, separators=(",", ":")))
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            with open(path, "rb") as there:
+                is_ours = there.read(len(HEAD)) == HEAD
+            if is_ours:  # that of the attempt before comes with the work it saved
+                os.replace(draft, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)

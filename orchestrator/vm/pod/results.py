@@ -21,6 +21,7 @@ from typing import Any
 
 from ..buckets import upload
 from ..buckets.cloud_storage import Storage, split
+from ..buckets.manifest import MEASURED
 from ..files import pack
 from .output import Output
 
@@ -122,12 +123,13 @@ class Results:
         """Pack what fits, what was promised first and then the smallest first. Contents have the order of their rows."""
         until_s, left_bytes = left_s() * AFTER_PACKING, int(self.request["inline_bytes"])
         packed: dict[str, bytes] = {}
-        for row in sorted(found, key=lambda row: (row.get("beside") is True, row["size_bytes"])):
+        extra = {row["path"] for row in found if row.get("beside") is True or row["path"] in MEASURED}
+        for row in sorted(found, key=lambda row: (row["path"] in extra, row["size_bytes"])):
             in_time = left_s() > until_s
             place = pack.place_of(self.run, row["path"])
             content = _squeezed(place, row["size_bytes"], left_bytes) if in_time else None
             if content is None:
-                row.update(why=NO_ROOM if in_time else NO_TIME, harmless=row.get("beside") is True)
+                row.update(why=NO_ROOM if in_time else NO_TIME, harmless=row["path"] in extra)
                 continue
             packed[row["path"]], row["packed_bytes"] = content, len(content)
             left_bytes -= len(content)

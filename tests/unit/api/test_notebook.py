@@ -1,5 +1,6 @@
 """In a notebook a call shows in place what goes on; without a kernel nothing changes, and a display that fails costs no run."""
 
+import math
 import os
 import re
 import subprocess
@@ -62,6 +63,7 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """That of the kernel in which this test runs."""
     made = Publisher()
     monkeypatch.setattr(notebook, "EVERY_S", 0.001)
+    monkeypatch.setattr(notebook, "CLOSE_S", HANG_S)  # the last drawing is there
     shell = SimpleNamespace(kernel=object(), display_pub=made)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     return made
@@ -135,6 +137,7 @@ def test_a_step_that_was_passing_does_not_stay(publisher: Publisher) -> None:
 
 
 def test_a_step_beside_a_job_is_shown_for_a_while(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "BESIDE_S", math.inf)
     with listening(None) as reporter:
         reporter.emit(RUNNING)
         reporter.emit(Notice("watchdog", "armed"))

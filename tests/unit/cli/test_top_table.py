@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
+from orchestrator.api.command_line import CommandClient
+from orchestrator.api.live import top as live
 from orchestrator.api.live.tables import HEAD, cells, remarks
-from orchestrator.api.live.top import Top, TopRow
+from orchestrator.api.live.top import Asked, Top, TopRow
+from orchestrator.api.session.reporter import Reporter
 from orchestrator.cli.console import output
 from orchestrator.cli.console.top_table import TopScreen, ordered
 from orchestrator.errors import UserError
+from tests.waiting import until
 
 NOW = 1_700_000_000.0
 
@@ -187,13 +192,34 @@ def test_a_variant_that_waits_has_no_run_yet() -> None:
     assert cells(row(kind="job", id="sweep", cloud="", state="queued"), NOW)[1] == "-"
 
 
-def test_a_step_that_is_old_says_so() -> None:
-    assert cells(row(step=44, seen_at=NOW - 90), NOW)[5] == "44, 90 s ago"
+def test_a_step_that_is_old_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)  # the clock by which a step is dated, and not that of the ledger
+    assert cells(row(step=44, seen_at=NOW - 90), NOW - 7200)[5] == "44, 90 s ago"
     assert (
-        cells(row(step=44, seen_at=NOW - 9), NOW)[5]
+        cells(row(step=44, seen_at=NOW - 9), NOW + 7200)[5]
         == cells(row(step=44, seen_at=NOW - 90, ended_at=NOW), NOW)[5]
         == "44"
     )
+
+
+def test_what_a_run_on_this_machine_costs_is_said_as_elsewhere() -> None:
+    assert [cells(row(cloud=cloud), NOW)[11] for cloud in ("local", "google")] == ["none (local)", "unknown"]
+
+
+def test_what_is_not_proven_gone_beside_the_table_is_the_exit_code_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUJOB_STATE_DIR", str(tmp_path))
+
+    def ask(session: Any) -> Asked:
+        session.unproven["lease"] = None
+        return Asked(problems=("it asked",))
+
+    monkeypatch.setattr(live, "ask", ask)
+    command = CommandClient(Reporter(), "emulated")
+    with command.watching() as watch:
+        until(lambda: watch.look().problems == ("it asked",))
+    assert command.unproven
 
 
 def test_what_does_not_fit_is_counted() -> None:

@@ -340,12 +340,13 @@ def test_the_packages_of_the_job_and_its_host_are_looked_at_beside_it(tmp_path: 
         < script.index('job_packages "$TPUJOB_ARTIFACTS"')
         < script.index("train.py")
     )
-    assert '[ "$TPUJOB_WORKER" != 0 ] || python3' in script, "one list for all workers"
+    assert '[ "$TPUJOB_WORKER" != 0 ] || exec python3 "$' in script, "one list for all workers"
     assert '.zip}" host_metrics "$TPUJOB_ARTIFACTS" 5' in script and "!= 0 ] || exec python3 -IS" not in script
+    assert script.count("exec python3") == 4, "no shell waits for one of them, which would count as left running"
     emulated = main_script(tmp_path, "command: 'true'\n", Emulation(2))
     assert '[ "$TPUJOB_WORKER" != 0 ] || exec python3 -IS' in emulated, "all emulated workers are on one machine"
     quiet = main_script(tmp_path, "command: 'true'\ntpu_metrics: false\n")
-    assert "host_metrics" not in quiet and "job_packages" in quiet
+    assert "TPUJOB_ARTIFACTS" not in quiet, "nothing but the job writes there"
 
 
 def pod_scripts_of(directory: Path, text: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from orchestrator.api.queue.shown import cells
 from orchestrator.errors import ConfigError
 from orchestrator.promise.lease.run_spec import SweepPart
 from orchestrator.queue.record import End, Queue, QueuedJob, Stage, Turn, from_json
+from orchestrator.queue.steps import add
 
 TURN = Turn("t1", "here-1", attempt=2, stage=Stage.COLLECTING, until=9.5, leases=({"id": "l1", "usd_per_hour": None},))
 JOBS = (
@@ -39,6 +40,15 @@ def test_what_has_no_price_costs_an_unknown_amount_and_not_nothing(job: QueuedJo
 
 def test_what_every_new_job_has_is_not_written() -> None:
     assert Queue((QueuedJob("a", "a"),)).to_json() == b'{"jobs":[{"id":"a","name":"a"}],"version":1}'
+
+
+def test_a_runner_that_cannot_unpack_a_job_of_this_version_leaves_its_queue_alone() -> None:
+    before = from_json(b'{"jobs":[],"version":1}', "here")
+    assert b'"version":1' in before.to_json(), "a pass changes nothing for it"
+    after = add(QueuedJob("a", "a"))(before, 5.0)
+    assert after is not None and b'"version":2' in after.to_json() and from_json(after.to_json(), "here") == after
+    with pytest.raises(ConfigError, match=r"of another tpujob \(version 3\)"):
+        from_json(b'{"jobs":[],"version":3}', "here")
 
 
 @pytest.mark.parametrize("damage", [

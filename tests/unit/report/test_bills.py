@@ -4,10 +4,12 @@ import csv
 import io
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
 from orchestrator import catalog
+from orchestrator.api.results import costs as api_costs
 from orchestrator.api.results.costs import Since, bills_and_waits, period
 from orchestrator.cli.console import cost_tables as tables
 from orchestrator.errors import UserError
@@ -27,6 +29,7 @@ from orchestrator.promise.lease.lease import Purpose
 from orchestrator.promise.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.promise.lease.run_spec import RunSpec
 from orchestrator.promise.ledger.ledger import Ledger
+from orchestrator.queue.record import QueuedJob
 from orchestrator.report import spending
 from orchestrator.report.bill_parts import Bill, Period
 from orchestrator.report.rows import costs
@@ -158,6 +161,21 @@ def test_a_slice_that_python_lends_is_not_idle(ledger: Ledger) -> None:
     ledger.record(*ended(lease, START + 3 * HOUR))
     total = found(ledger).total
     assert (total.job_usd, total.idle_usd, total.runs) == (pytest.approx(2 * 9.6), 0.0, 0)
+
+
+def test_the_time_in_the_queue_before_a_run_began_counts_for_its_name_too(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = began(ledger)
+    lease = asked(ledger, 1, START)
+    ledger.record(Ready(lease.id, START), Leased(first.id, START, lease.id), *ended(lease, START + HOUR))
+    books: Any = Books(ledger)
+    books.recover = lambda: None
+    monkeypatch.setattr(api_costs, "_runs_of", lambda *_: {RUN.id: RUN})
+    queued = [QueuedJob(RUN.id, "job", added_at=START - 2 * HOUR), QueuedJob("other", "b", added_at=START - 9 * HOUR)]
+    (named,) = api_costs.cost(books, "job", queued=queued).clouds
+    (every,) = api_costs.cost(books, since=datetime.fromtimestamp(0, UTC), queued=queued).clouds
+    assert named.total.waited_hours == every.total.waited_hours == 2.0
 
 
 def test_a_queued_request_that_waits_is_billed_from_its_capacity_on(ledger: Ledger) -> None:

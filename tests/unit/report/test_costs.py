@@ -70,6 +70,40 @@ def ended(lease: Lease, at: float) -> tuple[LeaseEvent, ...]:
     return ReleaseBegan(lease.id, at, "over"), Gone(lease.id, at, "proof")
 
 
+@pytest.mark.parametrize(("told", "at"), [
+    ({"saved_at": 40.0}, 40.0), ({"saved_at": None}, None),
+    ({"saved_s": 45.0}, 55.0), ({"saved_s": None}, None),  # of an older tpujob
+])  # fmt: skip
+def test_when_the_work_of_a_lost_attempt_was_saved_is_known_of_older_runs_too(
+    told: dict[str, Any], at: float | None
+) -> None:
+    assert costs.saved_at([(101.0, "began", {}), (102.0, "continued", told)], 100.0) == at
+    assert costs.saved_at([(101.0, "began", {})], 100.0) is None
+
+
+def test_an_attempt_that_begins_between_two_reads_costs_nothing_yet(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same slice, as on a cluster."""
+    lease = asked(ledger, 1, T0)
+    ledger.record(Leased(FIRST.id, T0, lease.id), *ended(lease, T0 + 3600))
+    found, read = [], Ledger.attempts_of
+    for number in range(4):
+        moments = iter(range(9))
+
+        def attempts_of(self: Ledger, run: str, number: int = number, moments: Iterator[int] = moments) -> Any:
+            attempts = read(self, run)
+            if next(moments) == number:
+                following = Attempt(f"r1-{len(attempts) + 1}", RUN.id)
+                self.record(Began(RUN, following, T0 + 7200), Leased(following.id, T0 + 7200, lease.id))
+            return attempts
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "attempts_of", attempts_of)
+            found.append(costs.of_run(ledger, RUN, T0 + 7200))
+    assert found == pytest.approx([9.6] * 4)
+
+
 @pytest.mark.parametrize(("lease", "usd"), [
     pytest.param(LEASE, 0.0, id="no create left"),
     pytest.param(GOOGLE, 9.6 / 2, id="half an hour, still there"),

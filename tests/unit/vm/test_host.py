@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +91,22 @@ def test_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
     host._write(str(tmp_path / "no" / "such" / "directory"), {})
 
 
+def test_a_disk_that_was_full_at_the_first_sample_has_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / host.NAME
+
+    def full(name: str, *how: Any, **more: Any) -> Any:
+        path.touch()
+        return open("/dev/full", "wb", buffering=0)  # noqa: PTH123
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "open", full, raising=False)
+        host._write(str(path), {"at": 1})
+    host._write(str(path), {"at": 2})
+    assert lines(tmp_path) == [{"schema": 1}, {"at": 2}]
+
+
 @pytest.mark.parametrize("mine", [b"", b'{"cpu_percent": 1}\n', b'{"schema": 1}', b"\xff" * 99])
 def test_a_file_of_that_name_which_the_job_made_is_left_alone(tmp_path: Path, mine: bytes) -> None:
     path = tmp_path / host.NAME
@@ -127,14 +145,18 @@ def test_it_ends_with_the_job_on_a_worker_and_what_it_has_is_among_the_artifacts
 
 
 def listed(directory: Path, site: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(written(directory, site))
+    return found
+
+
+def written(directory: Path, site: Path) -> str:
     (directory / "artifacts").mkdir(exist_ok=True)
     (directory / "agent.zip").write_bytes(agent.archive())
     command = [sys.executable, "-S", str(directory / "agent.zip"), "job_packages", str(directory / "artifacts")]
     done = subprocess.run(command, env={"PYTHONPATH": str(site)}, cwd=directory, timeout=HANG_S, check=False)
     assert done.returncode == 0
     assert sorted(path.name for path in directory.iterdir() if path.name.startswith(".draft")) == []
-    found: dict[str, object] = json.loads((directory / "artifacts" / packages.NAME).read_text())
-    return found
+    return (directory / "artifacts" / packages.NAME).read_text()
 
 
 def test_the_packages_of_the_python_are_listed_and_none_is_imported(tmp_path: Path) -> None:
@@ -151,10 +173,32 @@ def test_the_packages_of_the_python_are_listed_and_none_is_imported(tmp_path: Pa
     assert found["schema"] == 1 and found["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
-def test_a_list_that_the_job_wrote_itself_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mine", ["", '{"react": "18"}'], ids=["opened", "written"])
+def test_a_list_that_the_job_writes_itself_is_left_alone(tmp_path: Path, mine: str) -> None:
     (tmp_path / "artifacts").mkdir()
-    (tmp_path / "artifacts" / packages.NAME).write_text('{"react": "18"}')
-    assert listed(tmp_path, tmp_path) == {"react": "18"}
+    (tmp_path / "artifacts" / packages.NAME).write_text(mine)
+    assert written(tmp_path, tmp_path) == mine
+
+
+def test_artifacts_on_another_disk_have_the_list(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        (tmp_path / "artifacts").symlink_to(f"{other}/artifacts")
+        Path(other, "artifacts").mkdir()
+        assert listed(tmp_path, tmp_path)["schema"] == 1
+        assert [path.name for path in Path(other).iterdir()] == ["artifacts"]
+
+
+def test_a_job_that_ends_before_the_list_is_there_is_not_said_to_have_left_it(tmp_path: Path, worker: Worker) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(
+        f"#!{sys.executable}\nimport time\nopen({str(tmp_path / 'began')!r}, 'x')\ntime.sleep({HANG_S})\n"
+    )
+    python.chmod(0o755)
+    listing = agent.command_of_the_job("job_packages", '"$TPUJOB_ARTIFACTS"')
+    job = f"until [ -e {tmp_path}/began ]; do sleep 0.02; done; echo mine\n"
+    worker.start(scripts.beside(job, f'PATH="{python.parent}:$PATH"; [ -z "$0" ] || {listing}'))
+    assert (worker.ended()["rc"], worker.log(), worker.processes()) == (0, "mine\n", [])
 
 
 def test_the_list_of_an_attempt_whose_work_goes_on_is_replaced_by_that_of_the_next(tmp_path: Path) -> None:

@@ -281,5 +281,6 @@ def test_what_lies_beside_the_artifacts_takes_no_room_from_a_promise(sent: Sent)
     (sent.run / "artifacts" / "model").write_bytes(os.urandom(9000))
     for name in ("a", "b", "c"):
         (sent.run / "work" / name).write_bytes(os.urandom(1000))
+    (sent.run / "artifacts" / "host.jsonl").write_bytes(os.urandom(1000))
     rows = sent.rows(beside=True, inline_bytes=9500)
-    assert rows["artifacts/model"] is None and list(rows.values()).count(NO_ROOM) == 3
+    assert rows["artifacts/model"] is None and list(rows.values()).count(NO_ROOM) == 4

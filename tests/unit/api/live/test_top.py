@@ -25,7 +25,8 @@ from tests.waiting import until
 def session(world: World) -> Any:
     locks = SimpleNamespace(is_locked=lambda _name: False)
     target = SimpleNamespace(kind=world.cloud, why="of a test")
-    return SimpleNamespace(ledger=world.ledger, now=lambda _cloud=None: world.now, target=target, locks=locks)
+    told: dict[str, Any] = {"target": target, "locks": locks, "unproven": {}}
+    return SimpleNamespace(ledger=world.ledger, now=lambda _cloud=None: world.now, **told)
 
 
 def rows(world: World, asked: Asked | None = None, **how: Any) -> list[TopRow]:
@@ -181,6 +182,7 @@ def test_a_run_on_this_machine_has_no_price(tmp_path: Path) -> None:
     world = World(tmp_path / "a", cloud="local")
     world.begin()
     row = only(world)
+    assert (row.accelerator_type, row.zone) == (None, None), "nor a TPU, whatever its file asks for elsewhere"
     assert (row.usd_so_far, row.usd_at_most, row.emulated, row.until) == (None, None, False, None)
 
 
@@ -244,6 +246,25 @@ def test_a_question_that_fails_is_a_problem_and_the_next_one_is_asked(
     finally:
         watch.close()
         answers.append(Asked())
+
+
+def test_what_the_recovery_cannot_prove_gone_is_a_problem_until_it_is_proven(
+    going_on: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: Any = session(going_on)
+    found.locks.is_locked = lambda _name: True
+    (lease,) = going_on.ledger.open_leases()
+    unproven = {lease.id: SimpleNamespace(lease=lease)}
+
+    def recovered(_session: Any) -> Any:
+        found.unproven |= unproven
+        return answered(going_on).status
+
+    monkeypatch.setattr(top.status, "status", recovered)
+    monkeypatch.setattr(top.queues, "is_there", lambda _session: False)
+    assert top.ask(found).problems == (f"NOT VERIFIED GONE: {lease.name.node}: tpujob status",)
+    unproven.clear()
+    assert top.ask(found).problems == () and not found.unproven
 
 
 def test_a_queue_that_does_not_answer_is_a_problem(going_on: World, monkeypatch: pytest.MonkeyPatch) -> None:

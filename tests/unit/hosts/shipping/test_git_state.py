@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from orchestrator.hosts.shipping import git_state
 from orchestrator.hosts.shipping.git_state import GitState
 from orchestrator.text.redaction import MASK, Redactor
+from tests.waiting import until
 
 SECRET = "correct-horse-battery"
 
@@ -126,13 +128,20 @@ def test_a_git_that_does_not_answer_in_time_is_ended_and_nothing_is_said(
     repository.commit(a="1")
     program = tmp_path / "bin" / "git"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec /bin/sleep 600\n")
+    pid = tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\necho $$ >{pid}\nexec /bin/sleep 600\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
-    monkeypatch.setattr(git_state, "WITHIN_S", 0.5)
+
+    class OnceItRuns(threading.Timer):
+        def run(self) -> None:
+            until(lambda: pid.exists() and pid.read_text().endswith("\n"), "git runs")
+            self.function()
+
+    monkeypatch.setattr(threading, "Timer", OnceItRuns)
     assert repository.state() is None
     with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_nothing_that_the_repository_names_is_run(repository: Repository, program: Programs) -> None:

@@ -158,6 +158,13 @@ def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:
     assert first is None and second is not None and second.files == 1
 
 
+def test_from_what_tpujob_measured_beside_a_job_no_attempt_goes_on(tmp_path: Path) -> None:
+    """There may be more in the bucket of the job, which a worker fetches unless it gets something."""
+    saved_work = SavedWork(tmp_path / "saved", ())
+    save(saved_work, dict.fromkeys((f"worker{worker}/{path}" for worker in (0, 1) for path in MEASURED), "x"))
+    assert saved_work.shipments(2, lambda done, total: None) == (None, None)
+
+
 COPY = st.sampled_from([[], [A], [f"{A}/x"], [f"{A}/x/y", f"{A}/z"]]).flatmap(
     lambda names: st.fixed_dictionaries(
         {name: st.sampled_from(["1", "2", None]) for name in [*names, ODD]}, optional={CUT: st.none()}

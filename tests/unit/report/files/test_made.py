@@ -63,6 +63,13 @@ def test_packages_alone_are_something(tmp_path: Path) -> None:
     assert found is not None and found.git is None and len(found.packages) == 3
 
 
+@pytest.mark.parametrize("told", [None, "{", {**TOLD, "schema": 2}])
+def test_a_run_of_which_it_cannot_be_read_how_it_was_made_cannot_be_run_again(tmp_path: Path, told: Any) -> None:
+    """Else it would run with what is in the archive, which may be without its code."""
+    found = made.read(write(tmp_path, told, PACKAGES))
+    assert found is not None and found.missing == "its made.json is not there, or this tpujob cannot read it"
+
+
 @pytest.mark.parametrize("told", [
     "", "{", "[]", "7", '{"schema": 2}', "[" * 100_000, {"schema": 1},
     {**TOLD, "git": 3, "code": [], "lock": "x", "client": None},

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.promise.lease.run_and_attempt import LOCAL, AttemptState, WorkerEnd
+from orchestrator.promise.ledger.ledger import Ledger
 from orchestrator.report.comparison import groups
 from orchestrator.report.files.timing import Piece
 from orchestrator.report.page import pages, pictures, summary, timeline
@@ -125,6 +127,28 @@ def test_a_run_that_goes_on_says_that_it_has_not_ended(tmp_path: Path) -> None:
     text = text_of(world.page())
     assert "Not ended: running, 1 m 35 s after its start, when this page was written." in text
     assert f"tpujob report {world.run}" in text
+
+
+def test_an_attempt_that_begins_while_the_page_is_made_is_on_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "a")
+    first = world.begin()
+    world.lose(first, world.work(first, 300))
+    read, begun = Ledger.attempts_of, []
+    for number in range(12):
+        moments = itertools.count()
+
+        def attempts_of(self: Ledger, run: str, number: int = number, moments: Any = moments) -> Any:
+            attempts = read(self, run)
+            if next(moments) == number:
+                begun.append(world.begin())
+            return attempts
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "attempts_of", attempts_of)
+            assert "What the lost slices cost" in text_of(world.page()) or not number
+    assert len(begun) > 4
 
 
 def test_every_attempt_zone_and_wait_is_on_the_timeline_and_each_loss_has_its_price(tmp_path: Path) -> None:
