@@ -43,6 +43,7 @@ from orchestrator.report.rows.worker_ends import WorkerReport
 from orchestrator.text.artifacts import takes_all
 from orchestrator.text.terminal import Table
 from orchestrator.text.units import day_clock, format_duration, format_size
+from orchestrator.vm.buckets.manifest import MEASURED
 
 EVENTS = {  # what a kind of event says, with the fields of its data
     "began": "run began",
@@ -71,7 +72,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "forgotten": "forgotten: {why}",
 }
 # What tpujob itself measures beside a job: none of its results.
-OF_TPUJOB = (("artifacts", host.NAME), ("artifacts", made.PACKAGES))
+OF_TPUJOB = {tuple(each.split("/")) for each in MEASURED}
 REPEATED = ("attempt_ended", "down", "nodes_used")  # by each process that notices it
 
 

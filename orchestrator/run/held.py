@@ -33,7 +33,7 @@ async def use_held(job: JobRun, held: Lease, capabilities: Capabilities, progres
     """Return the held slice, locked, for this run; None, and why is reported, if the run needs one of its own."""
     why_not = await _why_unusable(held)
     if why_not is None and held.held_for is HeldFor.FAILURE:
-        why_not = await _take_held(held, capabilities, progress)
+        why_not = await _take_held(job.run.id, held, capabilities, progress)
         if progress.owed.lease is not None:
             await Report("ready", f"{held.name.node} ({held.handle}, held since this job failed on it)")
             return progress.owed.lease
@@ -56,7 +56,7 @@ async def _why_unusable(lease: Lease) -> str | None:
     return None if await Lock(lease.id) else "is busy with another command"
 
 
-async def _take_held(held: Lease, capabilities: Capabilities, progress: JobProgress) -> str | None:
+async def _take_held(run: str, held: Lease, capabilities: Capabilities, progress: JobProgress) -> str | None:
     """Make the slice, which is locked, one that this run has to release. Return why that cannot be.
 
     It stays held while the job runs, for one time to live ahead: if this process dies, the slice ends as a held one does.
@@ -64,7 +64,7 @@ async def _take_held(held: Lease, capabilities: Capabilities, progress: JobProgr
     now = await Now()
     until = max(held.hold_until or now, now + capabilities.timings.ttl_s)
     try:
-        lease = await move_claim(held, HeldUntil(held.id, now, until, HeldFor.FAILURE), capabilities)
+        lease = await move_claim(held, HeldUntil(held.id, now, until, HeldFor.FAILURE, run), capabilities)
     except errors.CloudError as error:
         await Unlock(held.id)
         return f"cannot be taken over ({error.message})"

@@ -20,7 +20,7 @@ JOB = """
 name: same
 tpu: {zone: us-central1-a}
 code: code
-env: {DB_PASSWORD: hunter22, PLAIN: "as it is"}
+env: {DB_PASSWORD: hunter22, PLAIN: "as it is", WANDB_API_KEY: ""}
 command: python3 train.py "$PLAIN" "$DB_PASSWORD" | tee "$TPUJOB_ARTIFACTS/out"
 """
 WATCHED = """
@@ -218,7 +218,7 @@ def test_what_cannot_be_repeated_is_refused_with_its_reason(tpujob: Tpujob) -> N
     (directory / made.ARCHIVE).unlink()
     done = tpujob("run", "--again", "same")
     assert done.returncode == 64 and "cannot be run again: again.tar.gz, which has" in done.stderr
-    assert "job.yaml` runs the job as it is now" in done.stderr
+    assert "`tpujob run job.yaml` runs the job as it is now, in the directory where it was started" in done.stderr
     (directory / made.NAME).write_text("{")
     assert "cannot be run again" in tpujob("run", "--again", "same").stderr
     assert tpujob("show", "same").returncode == 0
@@ -274,7 +274,7 @@ def test_a_variant_of_a_sweep_is_repeated_as_a_run(tpujob: Tpujob) -> None:
     assert done.returncode == 0 and "worker0 | old 2 0\n" in done.stdout, done.text
     newest = runs(tpujob)[0]
     assert (newest["name"], newest["sweep"]) == (variant["name"], None)
-    whole = "job.yaml` runs the whole sweep as it is now"
+    whole = "job.yaml` runs the whole sweep as it is now, in the directory where it was started"
     done = tpujob("run", "--again", "same")
     assert done.returncode == 64 and f"{whole}; its runs are same-1 to same-2" in done.stderr, done.text
     (Path(variant["directory"]) / made.ARCHIVE).unlink()

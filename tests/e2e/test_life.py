@@ -264,6 +264,23 @@ def test_a_failed_setup_keeps_its_slice_and_the_next_run_uses_and_releases_it(tp
     assert tpujob("collect", "fragile").returncode == 0
 
 
+def test_results_that_the_run_left_which_took_the_slice_over_are_its_own(tpujob: Tpujob) -> None:
+    job = tpujob.job(
+        "name: fragile\ntpu: {zone: us-central1-a}\nkeep_on_failure: 5m\nenv: {CODE: 3}\n"
+        "limits: {max_results: 1kB, linger: 5m}\n"
+        'command: "[ $CODE = 0 ] || exit $CODE; head -c 5000 /dev/zero >$TPUJOB_ARTIFACTS/out"\ntpu_metrics: false\n'
+    )
+    assert tpujob("run", job).returncode == 3
+    assert tpujob("run", job, "--env", "CODE=0").returncode == 65 and len(tpujob.alive()) == 1
+    second, first = json.loads(tpujob("list", "--json").stdout)
+    (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
+    assert row["run"] == second["run"] and f"results of {second['run']} are on it" in row["remark"]
+    assert tpujob("collect", first["run"]).returncode == 3 and len(tpujob.alive()) == 1, "nothing of it is left there"
+    assert tpujob("collect", "fragile", "--max-results", "none").returncode == 0
+    assert [file.stat().st_size for file in tpujob.directory.glob("runs/*/worker0/artifacts/out")] == [5000]
+    assert tpujob.alive() == [] and tpujob.lived() == 1
+
+
 def test_cancel_ends_the_run_that_took_the_slice_over_and_releases_it(tpujob: Tpujob) -> None:
     job = tpujob.job("name: fragile\ntpu: {zone: us-central1-a}\nkeep_on_failure: 5m\ncommand: exit 3\n")
     assert tpujob("run", job).returncode == 3

@@ -366,7 +366,7 @@ def test_a_record_that_cannot_be_read_is_said_and_deletes_nothing(desk: Desk) ->
     before = record.read_bytes()
     for content, why in (
         (b"garbage", f"the record of the queue in {desk.store} cannot be read: "),
-        (b'{"version": 2, "jobs": []}', f"the queue in {desk.store} is of another tpujob (version 2)"),
+        (b'{"version": 3, "jobs": []}', f"the queue in {desk.store} is of another tpujob (version 3)"),
     ):
         record.write_bytes(content)
         for words in EVERY:

@@ -63,6 +63,37 @@ def test_the_curves_and_the_log_of_a_run_grow_and_what_was_chosen_stays(browser:
         assert said == []
 
 
+def test_a_log_that_was_closed_stays_closed_however_much_of_it_is_left_out(browser: Browser, tmp_path: Path) -> None:
+    world = going_on(tmp_path / "a", steps=9000)
+    with served(world) as server, looking(browser, f"{server.address}run/{world.run}/") as (page, said):
+        log = page.locator("summary", has_text="bytes are in the file only")
+        log.focus()
+        page.keyboard.press("Enter")
+        before = log.inner_text()
+        write(world, 9500)
+        page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before)
+        assert log.count() == 1 and page.locator("details[open] summary", has_text="worker 0").count() == 0
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY" and said == []
+
+
+def test_what_is_selected_and_where_the_caret_is_stay(browser: Browser, tmp_path: Path) -> None:
+    world = going_on(tmp_path / "a")
+    with served(world, step=49) as server, looking(browser, server.address) as (page, said):
+        page.locator("[name=filter]").fill("mnist step>4")
+        page.evaluate("document.querySelector('[name=filter]').setSelectionRange(2, 4)")
+        drawn = page.locator("header.top").evaluate_handle("each => each")
+        page.wait_for_function("drawn => !drawn.isConnected", arg=drawn)
+        found = "(({ selectionStart, selectionEnd }) => [selectionStart, selectionEnd])(document.activeElement)"
+        assert page.evaluate(found) == [2, 4]
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+        page.evaluate("new Promise(done => setTimeout(done, 2 * document.documentElement.dataset.renews))")
+        assert page.evaluate("getSelection().toString()") == "What goes on"
+        drawn = page.locator("header.top").evaluate_handle("each => each")
+        page.evaluate("getSelection().removeAllRanges()")
+        page.wait_for_function("drawn => !drawn.isConnected", arg=drawn)
+        assert said == []
+
+
 def test_the_page_of_a_run_that_ends_says_so_and_asks_no_more(browser: Browser, tmp_path: Path) -> None:
     world = going_on(tmp_path / "a")
     with served(world) as server, looking(browser, f"{server.address}run/{world.run}/") as (page, said):

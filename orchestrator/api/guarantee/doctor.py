@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import catalog, settings
-from orchestrator.api.guarantee import health_checks, telling
+from orchestrator.api.guarantee import health_checks, recovery, telling
 from orchestrator.api.guarantee.access_checks import OF_THE_SETTINGS, AskedAccess, access_checks
 from orchestrator.api.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.api.jobs import planning
@@ -101,7 +101,7 @@ def diagnose(
     session: Session | None = None
     slices: tuple[SliceHealth, ...] | None = None
     try:
-        session = Session.open(cloud, project, reporter=reporter, quiet=True, light=True)
+        session = Session.open(cloud, project, reporter=reporter, quiet=True, light=True, after_end=recovery.after_end)
         checks.append(health_checks.state(session.directory, session.ledger))
         session.recover(budget_s=RECOVERY_S)
         slices = tuple(_look(session, lease) for lease in session.ledger.open_leases())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator import catalog, places, settings, traits
+from orchestrator.api.guarantee import recovery
 from orchestrator.api.session import connections
 from orchestrator.api.session.reporter import Reporter
 from orchestrator.api.session.session import Session
@@ -199,7 +200,9 @@ def _record(collected: programs.Collected, reporter: Reporter, where: GcArea, *,
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
         area = where.area
-        with closing(Session.open(*where.options, reporter=reporter, quiet=True, light=True)) as session:
+        with closing(
+            Session.open(*where.options, reporter=reporter, quiet=True, light=True, after_end=recovery.after_end)
+        ) as session:
             scope = "all" if area.parts is None else ",".join(area.parts)
             counts = collected.done, collected.found, collected.deleted
             _record_run(session, area.cloud, area.project, scope, *counts)

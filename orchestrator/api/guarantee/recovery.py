@@ -19,13 +19,14 @@ BUDGET_S = 3600.0
 
 def main() -> None:
     target = settings.resolve(None, None, os.environ)
-    session = Session(target, Path(sys.argv[1]), Reporter(_log), light=True, after_end=_after_end)
+    session = Session(target, Path(sys.argv[1]), Reporter(_log), light=True, after_end=after_end)
     session.recover(budget_s=BUDGET_S)
     sys.stderr.flush()
     os._exit(session.exit_code())  # abandoned network threads must not keep the process
 
 
-def _after_end(session: Session, run: RunRecord) -> None:
+def after_end(session: Session, run: RunRecord) -> None:
+    """Write the page of a run whose process was killed."""
     results.pages.of_another_process(session, run)
 
 

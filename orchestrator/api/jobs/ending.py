@@ -178,7 +178,8 @@ def collect(
             session.reporter.notice("warning", f"{collected.NAME} cannot be written: {error.strerror or error}")
     if lease is None or not there:
         return _nothing_left(session, found, _with_stored(session, found, attempt, order, wide), lease)
-    left = UncollectedRun(found, attempt, lease, order, borrowed=lease.held_for is not HeldFor.RESULTS, wide=wide)
+    borrowed = lease.held_for is not HeldFor.RESULTS or lease.run != found.id  # results of another run are on it
+    left = UncollectedRun(found, attempt, lease, order, borrowed=borrowed, wide=wide)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
 

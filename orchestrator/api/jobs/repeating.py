@@ -141,7 +141,8 @@ def _env(spec: JobSpec, secrets: Redactor) -> dict[str, str]:
     """Return the variables of the job; what is secret comes from the environment of the caller another time."""
 
     def is_secret(name: str, value: str) -> bool:
-        return secrets.hide(value) != value or (is_secret_name(name) and not ENV_REFERENCE.search(value))
+        is_named = value != "" and is_secret_name(name) and not ENV_REFERENCE.search(value)
+        return is_named or secrets.hide(value) != value
 
     return {name: f"${{env:{name}}}" if is_secret(name, value) else value for name, value in spec.env.items()}
 
@@ -187,7 +188,9 @@ def _instead(job_path: str, *, is_sweep: bool) -> str:
     if not Path(job_path).is_file():
         return "give its job or its command to `tpujob run` anew"
     what, again = ("whole sweep", "--again ") if is_sweep else ("job", "")
-    return f"`tpujob run {again}{job_path}` runs the {what} as it is now"
+    # Another directory may have another such file.
+    where = "" if Path(job_path).is_absolute() else ", in the directory where it was started"
+    return f"`tpujob run {again}{job_path}` runs the {what} as it is now{where}"
 
 
 def _remove_old(base: Path) -> None:

@@ -146,30 +146,15 @@ def _played(
         whole_file.replace(directory / name, text)
     output = stack.enter_context(closing(JobOutput(directory, session.reporter, spec)))
     job = JobRun(
-        run=run,
-        attempt=prepared.attempt,
-        stay=prepared.stay,
-        phases=prepared.phases,
-        artifacts=tuple(spec.artifacts),
-        directory=directory,
-        sink=output,
-        metrics=output.metrics,
-        max_duration_s=spec.limits.max_duration_s,
-        held=prepared.held,
-        lane=options.lane if traits.held else None,
-        shipment=prepared.shipment,
-        keep_s=options.keep_s,
-        keep_on_failure_s=spec.keep_on_failure,
-        detach=options.detach,
-        queued=options.queued,
-        max_restarts=prepared.max_restarts,
-        saved_work=prepared.saved_work,
-        resumed=prepared.resumed,
-        stall_s=spec.limits.stall if traits.watched else None,
-        linger_s=spec.limits.linger,
-        most_bytes=spec.limits.max_results,
-        ports=spec.ports if traits.watched else (),
-    )
+        run=run, attempt=prepared.attempt, stay=prepared.stay, phases=prepared.phases,
+        artifacts=tuple(spec.artifacts), directory=directory, sink=output, metrics=output.metrics,
+        max_duration_s=spec.limits.max_duration_s, held=prepared.held, lane=options.lane if traits.held else None,
+        shipment=prepared.shipment, keep_s=options.keep_s, keep_on_failure_s=spec.keep_on_failure,
+        detach=options.detach, queued=options.queued, max_restarts=prepared.max_restarts,
+        saved_work=prepared.saved_work, resumed=prepared.resumed,
+        stall_s=spec.limits.stall if traits.watched else None, linger_s=spec.limits.linger,
+        most_bytes=spec.limits.max_results, ports=spec.ports if traits.watched else (),
+    )  # fmt: skip
     if traits.watched and not options.detach and options.lane is None:
         why = f"run {run.id} is attached to this machine"
         stack.enter_context(awake(session, why, else_do="; `tpujob submit` outlives that"))

@@ -57,6 +57,7 @@ _UNITS = (
     *((("limits", key), "B") for key in ("max_results", "max_log")),
     (("tpu", "wait"), "s"),
     (("keep_on_failure",), "s"),
+    (("gke", "grace"), "s"),
 )
 _LOCAL = re.compile(r"^(--find-links )?\./", re.M)  # a line of requirements that names a path in the code
 # One that names another file of this machine.

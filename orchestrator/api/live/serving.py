@@ -98,7 +98,7 @@ class Served:
     def run(self, name: str) -> str:
         """Return the page of a run. Raises UnknownRun."""
         with self._lock, self._open() as session:
-            return pages.live_page(session, name)
+            return pages.live_page(session, name, awaited=self._watch.awaits(name))
 
     def file(self, name: str, path: str) -> BinaryIO | None:
         """Return an open file of a run's directory; None: there is none. Raises UnknownRun."""
@@ -134,6 +134,9 @@ def open_below(directory: Path, path: str) -> BinaryIO | None:
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     served: Served
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a browser left, or another user of this machine has tried its ports."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -65,7 +65,7 @@ class TopRow:
     duty_percent: float | None = None
     cpu_percent: float | None = None
     memory_percent: float | None = None
-    seen_at: float | None = None  #: when the step came, by this machine's clock
+    seen_at: float | None = None  #: when the step came, by this machine's clock; of a job, by that of the queue's store
     usd_so_far: float | None = None
     usd_at_most: float | None = None
     started_at: float | None = None
@@ -88,7 +88,7 @@ class Top:
     cloud: str
     why: str  #: which cloud this is, and why
     asked_at: float | None  #: when the API answered; None: it has not yet
-    problems: tuple[str, ...]  #: what could not be asked, and so may be missing
+    problems: tuple[str, ...]  #: what is not known, and so may be missing, and what is not proven gone
     rows: tuple[TopRow, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -111,12 +111,16 @@ Known = dict[Key, TopRow]
 
 
 def ask(session: Session) -> Asked:
-    """Ask the API, the watchdogs and the queue; recovery included. What does not answer is one of the problems."""
-    session.unproven.clear()  # the recovery names what is so now
+    """Ask the API, the watchdogs and the queue; recovery included. What does not answer or is not proven gone is a problem."""
     found = status.status(session)
-    problems = [f"NOT VERIFIED GONE: {each.lease.name.node}: tpujob status" for each in session.unproven.values()]
-    problems += [f"{each.project}: {each.why}" for each in found.projects if not each.complete]
-    problems += [each.summary for each in found.projects if not each.running]
+    for proven in [each for each in session.unproven if not session.ledger.lease(each).open]:  # by another process
+        session.unproven.pop(proven)
+    unproven = [each.lease.name for each in session.unproven.values()]
+    problems = [
+        f"{each.node} ({each.zone}) is not proven gone, and may be billed: `tpujob status`" for each in unproven
+    ]
+    problems += [f"not known: {each.project}: {each.why}" for each in found.projects if not each.complete]
+    problems += [f"not known: {each.summary}" for each in found.projects if not each.running]
     told, jobs = dict[str, Mapping[str, Any]](), tuple[Any, ...]()
     for attempt in session.ledger.attempts_open():
         if attempt.state is AttemptState.RUNNING and attempt.lease_id and not session.locks.is_locked(attempt.id):
@@ -128,7 +132,7 @@ def ask(session: Session) -> Asked:
     try:
         jobs = queues.report(session).jobs if queues.is_there(session) else ()
     except (TpujobError, OSError) as error:
-        problems.append(f"the queue: {_why(error)}")
+        problems.append(f"not known: the queue: {_why(error)}")
     return Asked(found, told, jobs, tuple(problems))
 
 
@@ -296,6 +300,10 @@ class Watch:
         with self._open() as session:
             return table(session, self._asked, ended=ended, known=self._known)
 
+    def awaits(self, run: str) -> bool:
+        """Return whether the run is a job of the queue that has not ended: another attempt may follow."""
+        return any(job.id == run and job.ended_at is None for job in self._asked.jobs)
+
     def close(self) -> None:
         """Ask no more."""
         self._closed.set()
@@ -307,6 +315,6 @@ class Watch:
                 with self._open() as session:
                     self._asked = ask(session)
             except Exception as error:  # else nothing would be asked any more, and the table not say so
-                self._asked = replace(self._asked, problems=(_why(error),))
+                self._asked = replace(self._asked, problems=(f"not known: {_why(error)}",))
             every_s = AGAIN_S if self._asked.problems else ASKED_EVERY_S
             self._closed.wait(max(every_s - (time.monotonic() - began), 1.0))

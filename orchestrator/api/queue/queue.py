@@ -295,28 +295,17 @@ def _entry(job: QueuedJob, why: str = "") -> QueueEntry:
     slice_ = turn.leases[-1] if turn is not None and turn.leases else {}
     problem = turn.problem if turn is not None else ""
     return QueueEntry(
-        id=job.id,
-        name=job.name,
-        state=job.state,
-        priority=job.priority,
-        sweep=job.sweep.name,
-        variant=job.sweep.variant,
-        asks=job.asks,
-        why=why or (end.text if end is not None else problem or job.why),
-        added_at=job.added_at,
-        node=slice_.get("node"),
-        zone=slice_.get("zone"),
+        id=job.id, name=job.name, state=job.state, priority=job.priority, sweep=job.sweep.name,
+        variant=job.sweep.variant, asks=job.asks, why=why or (end.text if end is not None else problem or job.why),
+        added_at=job.added_at, node=slice_.get("node"), zone=slice_.get("zone"),
         runner=turn.runner if turn is not None and turn.until > 0 else None,
         since=turn.began_at if turn is not None else None,
         metrics=(turn.metrics if turn is not None else {}) or job.metrics,
-        seen_at=(turn.seen_at or None) if turn is not None else None,
-        attempts=job.attempts,
-        losses=job.losses,
+        seen_at=(turn.seen_at or None) if turn is not None else None, attempts=job.attempts, losses=job.losses,
         cost_usd=None if job.most_usd is None and job.attempts else job.usd,
-        at_most_usd=turn.most_usd if turn is not None else None,
-        exit_code=end.exit_code if end is not None else None,
+        at_most_usd=turn.most_usd if turn is not None else None, exit_code=end.exit_code if end is not None else None,
         ended_at=end.at if end is not None else None,
-    )
+    )  # fmt: skip
 
 
 def _runner_here() -> str:

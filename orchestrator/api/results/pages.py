@@ -56,12 +56,15 @@ def write_report(session: Session, names: Sequence[str], out: Path | None = None
     return path
 
 
-def live_page(session: Session, name: str) -> str:
-    """Return the page of the run of this id as it is served: it renews itself while the run goes on. Raises UnknownRun."""
+def live_page(session: Session, name: str, *, awaited: bool = False) -> str:
+    """Return the page of the run of this id as it is served: it renews itself while the run goes on. Raises UnknownRun.
+
+    `awaited`: it goes on, whether or not its last attempt does.
+    """
     run, attempt = session.ledger.run(name)
     session.know_secrets(run)
     data = timeline.read(session.ledger, run, attempt, session.now(run.cloud))
-    return pages.run_page(data, link=".", hide=session.reporter.secrets.hide, trace=False, live=True)
+    return pages.run_page(data, link=".", hide=session.reporter.secrets.hide, trace=False, live=True, awaited=awaited)
 
 
 def write_file(path: Path, text: str, option: str = "--out") -> None:

@@ -91,7 +91,7 @@ class TopScreen:
             rows, self.problem = ordered(top.rows, self.filters, self.sort, reverse=self.reverse), ""
         except UserError as error:
             rows, self.problem = list(top.rows), error.message.partition(": ")[2]
-        below = [*(f"not known: {each}" for each in top.problems), *remarks(rows)]
+        below = [*top.problems, *remarks(rows)]
         if len(below) > (most := max(height // 4, 2)):
             below[most - 1 :] = [f"and {len(below) - most + 1} more; `tpujob top --once` prints all"]
         said = [_cut(line, columns) for line in below]

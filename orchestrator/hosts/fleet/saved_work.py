@@ -131,7 +131,7 @@ class SavedWork:
 
     def _state_here(self) -> SavedState:
         """Return what is here, and the step at which it was, from worker 0. Content of a worker: nothing of it is trusted."""
-        files = [entry for worker in self._kept.values() for path, entry in worker.items() if path not in MEASURED]
+        files = [entry for worker in self._kept.values() for path, entry in worker.items() if _is_work(path)]
         size_bytes = sum(entry.size_bytes for entry in files)
         there = f"artifacts/{PAYLOAD_CHECKPOINT}" in self._kept.get(0, {})
         return SavedState(len(files), size_bytes, there, self._checkpoint_step(), self._metrics_step())
@@ -231,6 +231,11 @@ class SavedWork:
             if entry.place != path and entry.place in found.entries:
                 found.entries[path] = replace(found.entries.pop(entry.place), path=path)
         return shipment_in_place(found, on_progress)
+
+
+def _is_work(path: str) -> bool:
+    """Return whether another attempt gets this file, and may go on from it."""
+    return path.startswith(("artifacts/", "work/")) and path not in MEASURED
 
 
 def _remove_others(directory: Path, paths: Set[str]) -> None:

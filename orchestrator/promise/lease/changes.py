@@ -74,12 +74,16 @@ class Ready(LeaseChange):
 
 @dataclass(frozen=True)
 class HeldUntil(LeaseChange):
-    """The slice outlives the process that created it, until `until` (at most the deadline)."""
+    """The slice outlives the process that created it, until `until` (at most the deadline).
+
+    `run`: the one that has taken it over after the job failed on it; what it is held for later is of this run.
+    """
 
     kind = "held"
 
     until: float
     held_for: HeldFor = HeldFor.USER
+    run: str | None = None
 
 
 @dataclass(frozen=True)
@@ -199,11 +203,12 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             if lease.ready_by is not None and lease.ready_at is None:
                 deadline -= max(lease.ready_by - at, 0.0)  # waiting time that was not used does not prolong the lease
             return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
-        case HeldUntil(until=until, held_for=held_for):
+        case HeldUntil(until=until, held_for=held_for, run=run):
             # A detached run: its job has ended, and the slice is held for its results.
             until = min(until, lease.deadline)
             purpose = lease.purpose if lease.purpose is Purpose.ELSEWHERE else Purpose.HOLD
-            return replace(lease, purpose=purpose, hold_until=until, held_for=held_for, detached_at=None)
+            held = replace(lease, purpose=purpose, hold_until=until, held_for=held_for, detached_at=None)
+            return replace(held, run=run or lease.run)
         case HandedToNextRun(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
             # A job of a queue that has ended passes its slice back to the process that collected its results.
             if lease.mode is not Mode.RUN and (lease.mode, lease.purpose) != (Mode.DETACHED, Purpose.QUEUE):

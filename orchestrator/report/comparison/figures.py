@@ -113,33 +113,17 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
     timing = read if read and read.sessions else None  # without a header the file is of the job
     accelerator_type = lease.accelerator_type if lease else None
     return RunFigures(
-        run=run.id,
-        name=run.name,
-        title=_title(run),
-        job=run.spec.sweep.name or run.name,
-        variant=_variant(run),
-        state=str(attempt.state),
-        exit_code=attempt.exit_code,
-        restarts=whole.restarts,
-        params=run.spec.params,
-        cloud=run.cloud,
-        emulated=traits.is_emulated(run.cloud),
-        accelerator_type=accelerator_type,
-        **_work(run, metrics, timing),
-        **_times(metrics, timing),
-        images_per_s=measured(metrics.get("images_per_s")),
+        run=run.id, name=run.name, title=_title(run), job=run.spec.sweep.name or run.name, variant=_variant(run),
+        state=str(attempt.state), exit_code=attempt.exit_code, restarts=whole.restarts, params=run.spec.params,
+        cloud=run.cloud, emulated=traits.is_emulated(run.cloud), accelerator_type=accelerator_type,
+        **_work(run, metrics, timing), **_times(metrics, timing), images_per_s=measured(metrics.get("images_per_s")),
         images_per_s_per_chip=_per_chip(run, measured(metrics.get("images_per_s")), accelerator_type),
-        data_wait_s=timing.wait_s if timing else None,
-        test_accuracy=_share(metrics.get("test_accuracy")),
-        train_loss=_last_loss(metrics),
-        peak_rss_bytes=count(metrics.get("peak_rss_bytes")),
-        **_device(metrics, device.read_run(directory)),
-        job_s=whole.job_s,
-        metrics=read_metrics(directory),
-        cost_usd=whole.cost_usd,
-        prices_as_of=catalog.PRICES_AS_OF,
+        data_wait_s=timing.wait_s if timing else None, test_accuracy=_share(metrics.get("test_accuracy")),
+        train_loss=_last_loss(metrics), peak_rss_bytes=count(metrics.get("peak_rss_bytes")),
+        **_device(metrics, device.read_run(directory)), job_s=whole.job_s, metrics=read_metrics(directory),
+        cost_usd=whole.cost_usd, prices_as_of=catalog.PRICES_AS_OF,
         problems=tuple(read.problems) if read else _no_timing(run),
-    )
+    )  # fmt: skip
 
 
 def _no_timing(run: RunRecord) -> tuple[str, ...]:

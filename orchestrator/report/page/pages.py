@@ -73,11 +73,11 @@ def _best_text(row: compare.Row, column: RunFigures) -> str:
     return best.removesuffix(")") or last.partition(" ±")[0]
 
 
-def run_page(data: RunData, *, link: str, hide: Hide, trace: bool, live: bool = False) -> str:
+def run_page(data: RunData, *, link: str, hide: Hide, trace: bool, live: bool = False, awaited: bool = False) -> str:
     """Return the page of one run.
 
     `link`: its directory as seen from the page, such as `.`. `hide` takes the secrets out of a text. `trace`: the directory has
-    a `trace.json`. `live`: it is served, and renews itself until the run has ended.
+    a `trace.json`. `live`: it is served, and renews itself until the run has ended. `awaited`: another attempt may follow.
     """
     report, rows = data.report, timeline.rows(data)
     leases = [data.leases.get(each.lease_id or "") for each in data.attempts]
@@ -91,7 +91,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool, live: bool = 
         "sentence": summary.sentence(data),
         "place": summary.place(data),
         "again": "" if live or report.ended_at is not None else f"tpujob report {report.run}",
-        "renews": live and report.ended_at is None,
+        "renews": live and (awaited or report.ended_at is None),
         "emulated": summary.EMULATED if report.figures.emulated else "",
         "report": report,
         "params": summary.hyperparameters(report),

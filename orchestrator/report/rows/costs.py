@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import traits
-from orchestrator.promise.lease.lease import HeldFor, Lease
+from orchestrator.promise.lease.lease import HeldFor, Lease, Mode
 from orchestrator.promise.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.promise.ledger.ledger import Ledger
 
@@ -91,8 +91,11 @@ def shares(ledger: Ledger, run: RunRecord, now: float) -> list[Share]:
         if attempt.lease_id is not None and attempt.lease_id not in known:
             lease = ledger.lease(attempt.lease_id)
             since, passed_at = _passed(ledger, lease, run)
+            ended_at = min(attempt.ended_at or now, lease.gone_at or now)
             if passed_at is None:
-                since, passed_at = at, min(attempt.ended_at or now, lease.gone_at or now)
+                since, passed_at = at, ended_at
+            elif lease.mode is Mode.HOLD:  # since it failed, the slice waited for the run that took it over
+                passed_at = min(passed_at, ended_at)
             if since is not None:
                 found.append(Share(attempt.id, lease, since, passed_at))
     return found
@@ -100,7 +103,8 @@ def shares(ledger: Ledger, run: RunRecord, now: float) -> list[Share]:
 
 def _passed(ledger: Ledger, lease: Lease, run: RunRecord) -> tuple[float | None, float | None]:
     """Return since when the slice counts for this run, and when the next run took it over; None: it has not."""
-    passes = [(data["run"], at) for at, kind, data in ledger.events(lease.id) if kind == "passed"]
+    events = ledger.events(lease.id)
+    passes = [(data["run"], at) for at, kind, data in events if kind in ("passed", "held") and data.get("run")]
     runs = [None, *(to for to, _ in passes)]
     number = runs.index(run.id) if run.id in runs else 0
     since = passes[number - 1][1] if number else _counts_from(lease)

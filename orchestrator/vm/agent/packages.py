@@ -34,11 +34,10 @@ def job_packages(directory: str) -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     told = {"schema": 1, "python": python, "packages": dict(sorted(found.items()))}
     path = os.path.join(directory, NAME)
-    # Never collected, and on the disk of the artifacts: the job may have put them elsewhere.
-    draft = os.path.join(os.path.dirname(os.path.realpath(directory)), ".draft.packages")
+    draft, text = os.path.join(os.path.dirname(directory), ".draft.packages"), json.dumps(told, separators=(",", ":"))
     try:
-        with open(draft, "w") as file:
-            file.write(json.dumps(told, separators=(",", ":")))
+        with open(draft, "w") as file:  # which is never collected
+            file.write(text)
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -46,6 +45,9 @@ def job_packages(directory: str) -> None:
                 is_ours = there.read(len(HEAD)) == HEAD
             if is_ours:  # that of the attempt before comes with the work it saved
                 os.replace(draft, path)
+        except OSError:  # the job has put its artifacts on another disk, or on one without links
+            with open(path, "x") as file:
+                file.write(text)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(draft)

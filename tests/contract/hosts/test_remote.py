@@ -359,6 +359,19 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
     assert str(collected.broken[0]) == "worker0: artifacts/missing: the manifest promises it, but it did not come"
 
 
+def test_what_tpujob_wrote_after_a_manifest_of_an_older_payload_is_no_damage(one: Slice, tmp_path: Path) -> None:
+    script = r"""
+        cd $TPUJOB_ARTIFACTS
+        echo '{"schema": 1, "files": [{"path": "host.jsonl", "size_bytes": 1, "sha256": "00"}]}' > manifest.json
+        echo more > host.jsonl
+    """
+    fleet = one.fleet()
+    started(fleet, request("older", script))
+    until_ended(fleet)
+    collected = fleet.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
+    assert collected.problems == () and len(collected.files) == 2
+
+
 def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(
     four: Slice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

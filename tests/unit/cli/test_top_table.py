@@ -137,7 +137,9 @@ def test_arrows_scroll_as_far_as_there_are_rows() -> None:
 
 
 def test_what_was_not_asked_and_what_is_remarked_is_below_the_table() -> None:
-    found = top(row("a", remark="worker0 (1 of 1): process 7 holds a chip"), problems=("the queue: no answer",))
+    found = top(
+        row("a", remark="worker0 (1 of 1): process 7 holds a chip"), problems=("not known: the queue: no answer",)
+    )
     text = "\n".join(screen().lines(found, 80, 24))
     assert "not known: the queue: no answer" in text and "a: worker0 (1 of 1): process 7 holds a chip" in text
 

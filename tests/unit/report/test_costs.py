@@ -237,6 +237,24 @@ def test_a_slice_that_goes_from_run_to_run_is_paid_by_each_until_the_next_takes_
     assert whole == pytest.approx(sum(share or 0.0 for share in shares))
 
 
+def test_a_slice_that_waited_since_a_job_failed_is_paid_by_the_run_that_took_it_over_from_then_on(
+    ledger: Ledger,
+) -> None:
+    lease, again = asked(ledger, 1, T0), replace(RUN, id="r2", created_at=T0 + 2 * HOUR)
+    second = Attempt("r2-1", again.id)
+    ledger.record(Ready(lease.id, T0), Leased(FIRST.id, T0, lease.id))
+    ledger.record(HeldUntil(lease.id, T0 + HOUR, T0 + 9 * HOUR, HeldFor.FAILURE))
+    ledger.record(AttemptEnded(FIRST.id, T0 + HOUR, AttemptState.FAILED), Began(again, second))
+    ledger.record(HeldUntil(lease.id, T0 + 3 * HOUR, T0 + 9 * HOUR, HeldFor.FAILURE, again.id))
+    ledger.record(Leased(second.id, T0 + 3 * HOUR, lease.id))
+    ledger.record(AttemptEnded(second.id, T0 + 4 * HOUR, AttemptState.FAILED, exit_code=65))
+    dollars = [costs.of_run(ledger, run, T0 + 6 * HOUR) for run in (RUN, again)]
+    assert dollars == pytest.approx([9.6, 9.6]), "two hours without a run are of neither"
+    ledger.record(HeldUntil(lease.id, T0 + 4 * HOUR, T0 + 9 * HOUR, HeldFor.RESULTS))
+    dollars = [costs.of_run(ledger, run, T0 + 6 * HOUR) for run in (RUN, again)]
+    assert dollars == pytest.approx([9.6, 3 * 9.6]), "and then for its results"
+
+
 AT = datetime(2026, 11, 10, tzinfo=UTC).timestamp()
 NOW = AT + 100 * HOUR
 EVER = Period(0.0)

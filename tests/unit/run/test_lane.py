@@ -317,6 +317,16 @@ def test_when_the_next_run_fails_too_the_slice_is_held_anew_for_the_one_after(wo
     assert world.ran(again(world, held, 2)).exit_code == 0 and world.nodes == {}
 
 
+def test_results_that_the_next_run_leaves_are_of_that_run(world: Bench, lease: Lease) -> None:
+    world.no_room_until = math.inf
+    second = again(world, lease)
+    world.ran(second)
+    (held,) = world.ledger.open_leases()
+    assert (held.id, held.held_for, held.run) == (lease.id, HeldFor.RESULTS, second.run.id)
+    waiting = [run.id for run, attempt in world.ledger.runs() if has_uncollected_results(attempt, held)]
+    assert waiting == [second.run.id]
+
+
 def test_a_next_run_that_does_not_ask_for_it_releases_the_slice_when_it_fails(world: Bench, lease: Lease) -> None:
     world.rc = 3
     assert world.ran(again(world, lease)).exit_code == 3 and world.nodes == {}

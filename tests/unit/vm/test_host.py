@@ -1,5 +1,6 @@
 """What runs beside a job on its host: samples of the processors and the memory, and the packages of the job's Python."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -182,10 +183,25 @@ def test_a_list_that_the_job_writes_itself_is_left_alone(tmp_path: Path, mine: s
 
 def test_artifacts_on_another_disk_have_the_list(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        if Path(other).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("there is one disk only")
         (tmp_path / "artifacts").symlink_to(f"{other}/artifacts")
         Path(other, "artifacts").mkdir()
         assert listed(tmp_path, tmp_path)["schema"] == 1
         assert [path.name for path in Path(other).iterdir()] == ["artifacts"]
+
+
+def test_artifacts_on_a_disk_without_links_have_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: str) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr("os.link", refuse)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.setattr("os.umask", lambda _: 0)
+    (tmp_path / "artifacts").mkdir()
+    packages.job_packages(str(tmp_path / "artifacts"))
+    assert json.loads((tmp_path / "artifacts" / packages.NAME).read_text())["packages"]["pytest"]
+    assert [path.name for path in tmp_path.iterdir()] == ["artifacts"]
 
 
 def test_a_job_that_ends_before_the_list_is_there_is_not_said_to_have_left_it(tmp_path: Path, worker: Worker) -> None:

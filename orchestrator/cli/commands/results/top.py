@@ -62,7 +62,7 @@ def top(
             top_table.write(found, rows)
         else:
             emit("no row meets the conditions" if found.rows else "nothing goes on; `tpujob list` shows what ended")
-        emit_wrapped([*remarks(rows), *(f"not known: {each}" for each in found.problems)])
+        emit_wrapped([*remarks(rows), *found.problems])
         return
     shown = top_table.TopScreen(filters or [], sort, ended=ended)
     with client.watching() as watch:
@@ -78,7 +78,9 @@ def _opened(address: str, path: Path) -> None:
     if not webbrowser.open(path.as_uri()):
         console().notice("note", "no browser could be started; open the address yourself")
     console().notice(
-        "top", "serves this page on this machine and for you only, until Ctrl-C or an hour after the last look"
+        "top",
+        "serves this page on this machine and for you only, until Ctrl-C or an hour after the last look; "
+        "if the browser can't read the file that leads there, open the address",
     )
 
 

@@ -6,14 +6,15 @@ function renew(renewed) {
   if (!root.dataset.renews) return;
   const status = () => document.querySelector("[role=status]");
   const name = ({ id, name, value, dataset, textContent }) => id || (name ? `${name} ${value}` : "") || dataset.chart || textContent;
-  const key = element => element === document.body ? null : element.getAttribute("aria-label") || element.getAttribute("href") || name(element);
+  const label = details => details.dataset.key ?? details.querySelector("summary").textContent;
+  const key = element => element === document.body ? null : element.getAttribute("aria-label") || element.getAttribute("href") || (element.matches("summary") ? label(element.parentElement) : name(element));
   const places = () => new Map([...document.querySelectorAll("pre, .scroll")].map((each, i) => [i, [each.scrollTop, each.scrollLeft, each.scrollTop + each.clientHeight >= each.scrollHeight - 4]]));
 
   function take(page) {
-    const open = new Map([...document.querySelectorAll("details")].map(each => [each.querySelector("summary").textContent, each.open]));
-    const focused = key(document.activeElement), at = places(), seen = [scrollX, scrollY];
+    const open = new Map([...document.querySelectorAll("details")].map(each => [label(each), each.open]));
+    const active = document.activeElement, focused = key(active), caret = active.selectionStart == null ? null : [active.selectionStart, active.selectionEnd], at = places(), seen = [scrollX, scrollY];
     for (const part of ["header.top", "main"]) document.querySelector(part).replaceWith(document.importNode(page.querySelector(part), true));
-    for (const each of document.querySelectorAll("details")) each.open = open.get(each.querySelector("summary").textContent) ?? each.open;
+    for (const each of document.querySelectorAll("details")) each.open = open.get(label(each)) ?? each.open;
     root.dataset.renews = page.documentElement.dataset.renews ?? "";
     document.title = page.title;
     renewed(page);
@@ -22,14 +23,16 @@ function renew(renewed) {
       each.scrollTop = isAtEnd && each.matches(".log") ? each.scrollHeight : top;
       each.scrollLeft = left;
     });
-    if (focused) [...document.querySelectorAll("a, button, input, summary, [tabindex]")].find(each => key(each) === focused)?.focus({ preventScroll: true });
+    const again = focused && [...document.querySelectorAll("a, button, input, summary, [tabindex]")].find(each => key(each) === focused);
+    if (again) again.focus({ preventScroll: true });
+    if (again && caret) again.setSelectionRange(...caret);
     scrollTo(...seen);
   }
 
   async function again() {
     let next = +root.dataset.renews;
     try {
-      if (document.visibilityState === "visible" && !document.querySelector("main :active")) { // not while something is dragged
+      if (document.visibilityState === "visible" && !document.querySelector("main :active") && getSelection().isCollapsed) { // not while something is dragged or selected
         const answer = await fetch(location.pathname, { cache: "no-store" });
         if (!answer.ok) throw new Error(answer.status);
         take(new DOMParser().parseFromString(await answer.text(), "text/html"));

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.api.jobs.job import Job, Limits, Tpu, spec_and_path
-from orchestrator.api.jobs.snapshot import git_of, pack, shipped, unpack
+from orchestrator.api.jobs.snapshot import git_of, pack, shipped, unpack, values_of
 from orchestrator.api.session.session import Session
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.hosts.shipping.shipment import Shipment
@@ -92,6 +92,15 @@ def test_a_job_ships_the_same_files_from_another_machine(world: World, at: str, 
     assert {each.executable for each in before.files} == {True, False}
     assert before.directories and len(before.links) == 2
     assert world.shipped(*world.moved(spec, path)) == before
+
+
+@pytest.mark.parametrize("text", [
+    "limits: {max_duration: 90m, linger: 5m, stall: 10m, max_results: 1GB, max_log: 10MB}\ntpu: {wait: 2h}\n",
+    "keep_on_failure: 5m\n", "on: gke\ngke: {grace: 90s}\n",
+])  # fmt: skip
+def test_what_a_job_file_has_with_a_unit_is_written_with_one(world: World, text: str) -> None:
+    spec, _ = world.job(f"command: a\n{text}")
+    assert from_values(values_of(spec)).model_dump() == spec.model_dump()
 
 
 def test_what_the_rules_have_let_pass_passes_again(world: World) -> None:

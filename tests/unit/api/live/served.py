@@ -31,6 +31,10 @@ class Looks:
 
     def __init__(self, world: World, **row: Any) -> None:
         self._world, self._row = world, row
+        self.awaited: tuple[str, ...] = row.pop("awaited", ())
+
+    def awaits(self, run: str) -> bool:
+        return run in self.awaited
 
     def look(self, *, ended: bool = False) -> Top:
         run, attempt = self._world.ledger.run(self._world.run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import struct
+import threading
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from orchestrator.api.live.serving import Served, open_below
 from tests.unit.api.live.served import served
 from tests.unit.report.page.test_page import HOSTILE, hostile_run
 from tests.unit.report.page.world import World, plain_run
+from tests.waiting import HANG_S
 
 
 def asked(
@@ -55,12 +58,37 @@ def test_the_page_of_a_run_that_has_ended_asks_no_more(tmp_path: Path) -> None:
         assert "data-renews" not in page.partition(">")[0] + page[:400] and "connect-src &#39;self&#39;" in page
 
 
+def test_the_page_of_a_run_of_a_queue_goes_on_after_an_attempt(tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    with served(world, awaited=(world.run,)) as server:
+        assert 'data-renews="3000"' in asked(server, f"run/{world.run}/")[1]
+
+
+def test_who_leaves_in_the_middle_of_a_request_leaves_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = threading.Semaphore(0)
+    finish = serving._Server.shutdown_request
+    monkeypatch.setattr(
+        serving._Server, "shutdown_request", lambda self, request: (finish(self, request), gone.release())
+    )
+    with served(plain_run(tmp_path / "a")) as server:
+        address = urllib.parse.urlsplit(server.address)
+        for word in (b"", b"GET /x/ HTTP/1.0\r\n"):
+            raw = socket.create_connection((address.hostname or "", address.port or 0), timeout=20)
+            raw.sendall(word)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            raw.close()
+            assert gone.acquire(timeout=HANG_S)
+    assert capfd.readouterr().err == ""
+
+
 def test_an_address_that_is_none_and_a_page_that_cannot_be_made_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Else each such request would write a traceback over the terminal in which `top` runs."""
 
-    def broken(*_: Any) -> str:
+    def broken(*_: Any, **__: Any) -> str:
         raise OSError("the disk is gone")
 
     with served(world := going_on(tmp_path / "a")) as server:

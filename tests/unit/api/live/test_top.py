@@ -16,6 +16,7 @@ from orchestrator.api.live.top import Asked, Top, TopRow, Watch, table
 from orchestrator.api.queue.queue import QueueEntry
 from orchestrator.api.slices.status import SliceRow
 from orchestrator.errors import ConfigError
+from orchestrator.promise.lease.changes import Gone, ReleaseBegan
 from orchestrator.promise.lease.run_and_attempt import AttemptState
 from orchestrator.report.files.newest import BESIDE
 from tests.unit.report.page.world import World, plain_run
@@ -256,13 +257,19 @@ def test_what_the_recovery_cannot_prove_gone_is_a_problem_until_it_is_proven(
     (lease,) = going_on.ledger.open_leases()
     unproven = {lease.id: SimpleNamespace(lease=lease)}
 
+    asked: list[bool] = []
+
     def recovered(_session: Any) -> Any:
+        asked.append(bool(found.unproven))
         found.unproven |= unproven
         return answered(going_on).status
 
     monkeypatch.setattr(top.status, "status", recovered)
     monkeypatch.setattr(top.queues, "is_there", lambda _session: False)
-    assert top.ask(found).problems == (f"NOT VERIFIED GONE: {lease.name.node}: tpujob status",)
+    why = f"{lease.name.node} ({lease.name.zone}) is not proven gone, and may be billed: `tpujob status`"
+    for _ in range(2):
+        assert top.ask(found).problems == (why,) and found.unproven, "also while it is asked anew"
+    going_on.ledger.record(ReleaseBegan(lease.id, going_on.now, "over"), Gone(lease.id, going_on.now, "by another"))
     unproven.clear()
     assert top.ask(found).problems == () and not found.unproven
 
@@ -276,4 +283,4 @@ def test_a_queue_that_does_not_answer_is_a_problem(going_on: World, monkeypatch:
     monkeypatch.setattr(top.queues, "report", fails)
     found: Any = session(going_on)
     found.locks.is_locked = lambda _name: True
-    assert any(each.startswith("the queue: ") and "no answer" in each for each in top.ask(found).problems)
+    assert any(each.startswith("not known: the queue: ") and "no answer" in each for each in top.ask(found).problems)

@@ -158,10 +158,12 @@ def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:
     assert first is None and second is not None and second.files == 1
 
 
-def test_from_what_tpujob_measured_beside_a_job_no_attempt_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("paths", [sorted(MEASURED), ["above/data/x", "home/y"]], ids=["measured", "put aside"])
+def test_from_what_the_next_attempt_gets_nothing_of_no_attempt_goes_on(tmp_path: Path, paths: list[str]) -> None:
     """There may be more in the bucket of the job, which a worker fetches unless it gets something."""
     saved_work = SavedWork(tmp_path / "saved", ())
-    save(saved_work, dict.fromkeys((f"worker{worker}/{path}" for worker in (0, 1) for path in MEASURED), "x"))
+    save(saved_work, dict.fromkeys((f"worker{worker}/{path}" for worker in (0, 1) for path in paths), "x"))
+    assert saved_work.state() == SavedState()
     assert saved_work.shipments(2, lambda done, total: None) == (None, None)
 
 

@@ -108,7 +108,7 @@ def test_a_failed_run_of_many_workers_says_once_how_they_ended_and_begins_with_a
     text = text_of(page)
     assert "worker20 to worker63 ended with 1, alike: ValueError: no worker0 to worker19 succeeded" in text
     assert text.index("worker 20 ValueError: no") < text.index("worker 0 ok") and "worker 21 " not in text
-    assert "<details open><summary>worker 20</summary>" in page
+    assert '<details data-key="log 20" open><summary>worker 20</summary>' in page
 
 
 def test_a_run_that_never_had_a_slice_has_a_page(tmp_path: Path) -> None:
